@@ -163,6 +163,8 @@ pub struct Inside {
     pub net6: spec::Ipv6Net,
     /// The ports that reach the guest; all when empty.
     pub forwards: Vec<Forward>,
+    /// Of the tap.
+    pub queues: tap::Queues,
 }
 
 /// What a guest behind masquerade gets of its network.
@@ -306,7 +308,7 @@ fn in_namespace<T: Send + 'static>(
 
 /// Makes the tap, its rules and its addresses. Rules come before addresses: no packet passes unfiltered.
 fn set_up_guest_side(mtu: u32, inside: &Inside, has_ipv6: bool) -> Result<(), NetworkError> {
-    tap::create(TAP)
+    tap::create(TAP, inside.queues)
         .or_else(busy_is_fine)
         .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
     nft::apply(&nft::guest_rules(inside.net.guest(), inside.net.gateway(), &inside.forwards))?;

@@ -147,6 +147,8 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
         field: interface.field().to_string(),
         model: wire::interface::Model::from(interface.model()).into(),
         boot_order: interface.boot_order().unwrap_or(0),
+        queue_pairs: vm.queue_pairs(interface),
+        link_down: !interface.is_link_up(),
         ..wire::Interface::default()
     };
     match interface.binding() {

@@ -34,8 +34,8 @@ pub struct HostResources {
     pub firmware: Option<HostFirmware>,
     /// One for each disk; absent for an empty CD drive.
     pub disks: Vec<Option<DiskFiles>>,
-    /// One for each interface. QEMU attaches by itself to those that the node agent did not open.
-    pub taps: Vec<OwnedFd>,
+    /// The queues of the tap of each interface. QEMU opens those by itself that the node agent did not: there are none then.
+    pub taps: Vec<Vec<OwnedFd>>,
     /// The guest agent's port.
     pub agent: Option<AgentPort>,
 }
@@ -168,16 +168,18 @@ pub fn open(
     });
     let disks = disks.collect();
     let mut taps = Vec::new();
-    for Interface { name, tap, field, .. } in &launch.interfaces {
-        let opened = match passed.take(&tap_name(tap)) {
-            Some(tap) => Ok(Some(tap)),
+    for Interface { name, tap, field, queue_pairs, .. } in &launch.interfaces {
+        let queues: Vec<OwnedFd> =
+            (0..*queue_pairs).map_while(|queue| passed.take(&tap_name(tap, queue))).collect();
+        let opened = match queues.is_empty() {
+            false => Ok(queues),
             // Opening a tap that is not there would make one without a network.
-            None => find_tap(name, tap).and_then(|()| match kind {
-                Kind::Native => open_tap(name, tap).map(Some),
-                Kind::Qemu => Ok(None),
+            true => find_tap(name, tap).and_then(|()| match kind {
+                Kind::Native => open_tap(name, tap, *queue_pairs),
+                Kind::Qemu => Ok(Vec::new()),
             }),
         };
-        taps.extend(collect(&mut errors, field, opened).flatten());
+        taps.extend(collect(&mut errors, field, opened));
     }
     if let Some((field, _)) = errors.first() {
         let field = field.clone();
@@ -268,12 +270,14 @@ fn lock(what: &str, path: &Path, file: &File, write: bool) -> Result<(), HostErr
     }
 }
 
-fn open_tap(interface: &str, tap: &str) -> Result<OwnedFd, HostError> {
-    vireo_vmm::sys::tap::open(tap).map_err(|source| HostError::Tap {
+fn open_tap(interface: &str, tap: &str, queues: usize) -> Result<Vec<OwnedFd>, HostError> {
+    let opened = vireo_vmm::sys::tap::open_queues(tap, queues);
+    let (first, others) = opened.map_err(|source| HostError::Tap {
         interface: interface.to_owned(),
         tap: tap.to_owned(),
         source,
-    })
+    })?;
+    Ok(std::iter::once(first).chain(others).collect())
 }
 
 fn find_tap(interface: &str, tap: &str) -> Result<(), HostError> {

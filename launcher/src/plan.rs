@@ -1,7 +1,6 @@
 //! From a launch message and its open files to the monitor's VM: the single translation.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{BootSource, DiskSource, FieldPaths, KernelFiles, Smbios};
@@ -78,8 +77,10 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .interfaces
         .iter()
         .zip(host.taps)
-        .map(|(wanted, tap): (_, OwnedFd)| {
-            Net::new(tap, wanted.mac).mtu(wanted.mtu).boot_order(wanted.boot_order)
+        .filter_map(|(wanted, tap)| {
+            let mut queues = tap.into_iter();
+            let net = Net::new(queues.next()?, wanted.mac).more_queues(queues);
+            Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
         })
         .collect();
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
@@ -152,7 +153,7 @@ mod tests {
             kernel: Some((any_file(), None)),
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),
-            taps: launch.interfaces.iter().map(|_| any_file().into()).collect(),
+            taps: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
             agent: Some(AgentPort {
                 stream: std::os::unix::net::UnixStream::pair().unwrap().0,
                 open: tokio::sync::watch::Sender::new(false),
@@ -164,6 +165,7 @@ mod tests {
     fn everything_requested_is_in_the_vm() {
         let mut launch = sample::kernel_boot();
         launch.smbios.product = "Vireo".into();
+        launch.interfaces[0].link_up = false;
         launch.tablets = 1;
         launch.smbios.chassis.asset = "A-1".into();
         launch.disks.push(Disk {
@@ -188,6 +190,7 @@ mod tests {
             "write_through: true",
             "errors: Stop",
             "mtu: Some(1450)",
+            "Link { up: false",
             "rng: true",
             "name: \"org.qemu.guest_agent.0\"",
             "inputs: [Tablet]",

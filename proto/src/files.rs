@@ -33,9 +33,12 @@ const LONGEST_NAME: usize = 4096;
 /// The most files that one image offers: a kernel and an initrd.
 const MOST_OFFERED: usize = 2;
 
-/// The name of a tap device's descriptor.
-pub fn tap_name(device: &str) -> String {
-    format!("tap:{device}")
+/// The name of the descriptor of a tap device's queue, counted from 0. No name of a device has a slash.
+pub fn tap_name(device: &str, queue: usize) -> String {
+    match queue {
+        0 => format!("tap:{device}"),
+        more => format!("tap:{device}/{more}"),
+    }
 }
 
 /// The port of DHCP servers.

@@ -129,6 +129,8 @@ pub struct GuestConfig {
     pub drives: Vec<Drive>,
     /// A tap of the host.
     pub tap: Option<String>,
+    /// Queue pairs of its NIC.
+    pub queue_pairs: u32,
     /// Added to the kernel's command line.
     pub command_line: String,
     /// Its monitor may not open `/dev/kvm` and inherits it.
@@ -146,6 +148,7 @@ impl Default for GuestConfig {
             video: Video::Bochs,
             drives: Vec::new(),
             tap: None,
+            queue_pairs: 1,
             command_line: String::new(),
             unprivileged: false,
         }
@@ -218,7 +221,7 @@ impl GuestConfig {
         }
         words.extend(self.drives.iter().flat_map(Drive::vmm));
         if let Some(tap) = &self.tap {
-            words.extend(["--net".into(), format!("tap={tap}")]);
+            words.extend(["--net".into(), format!("tap={tap},queues={}", self.queue_pairs)]);
         }
         if self.unprivileged {
             words.extend(["--kvm-fd".into(), KVM_FD.into()]);
@@ -252,8 +255,13 @@ impl GuestConfig {
         }
         words.extend(self.drives.iter().enumerate().flat_map(|(number, drive)| drive.qemu(number)));
         if let Some(tap) = &self.tap {
-            words.extend(["-netdev".into(), format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
-            words.extend(["-device".into(), "virtio-net-pci,netdev=n".into()]);
+            let several = self.queue_pairs > 1;
+            let queues = if several { format!(",queues={}", self.queue_pairs) } else { String::new() };
+            let multiqueue =
+                if several { format!(",mq=on,vectors={}", 2 * self.queue_pairs + 2) } else { String::new() };
+            words
+                .extend(["-netdev".into(), format!("tap,id=n,ifname={tap},script=no,downscript=no{queues}")]);
+            words.extend(["-device".into(), format!("virtio-net-pci,netdev=n{multiqueue}")]);
         }
         if let Some(path) = &self.vnc {
             let video = match self.video {

@@ -53,6 +53,7 @@ pub mod installed;
 pub mod io_load;
 pub mod memory;
 pub mod metrics;
+pub mod net_load;
 pub mod oci;
 pub mod picture;
 pub mod programs;

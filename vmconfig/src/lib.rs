@@ -23,7 +23,7 @@ pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogActi
 pub use fields::FieldPaths;
 pub use host_device::{HostDevice, MdevUuid, ParseAddressError, PciAddress, UsbAddress};
 pub use name::UnknownName;
-pub use nic::{MacAddr, NicModel, ParseMacError};
+pub use nic::{MAX_QUEUE_PAIRS, MacAddr, NicModel, ParseMacError};
 pub use reboot::RebootPolicy;
 pub use smbios::{Chassis, Smbios};
 pub use video::Video;

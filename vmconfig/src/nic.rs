@@ -4,6 +4,9 @@ use std::str::FromStr;
 
 use crate::name::names;
 
+/// The most queue pairs of a NIC.
+pub const MAX_QUEUE_PAIRS: usize = 8;
+
 /// The model of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NicModel {

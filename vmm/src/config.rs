@@ -24,7 +24,7 @@ pub use disk::{Attachment, Disk, DiskError, DiskImage, DiskSerial};
 pub use graphics::{Adapter, Graphics};
 pub use input::Input;
 pub use memory::{MemorySize, MemorySizeError};
-pub use net::{Link, MAX_QUEUES, Net};
+pub use net::{Link, Net};
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
 pub(crate) use stall::{Answer, Holding, answer};

@@ -11,11 +11,6 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     refused(devices, &at, found);
     let own = "the hypervisor decides about queues";
     found.notice_if(devices.block_multi_queue == Some(true), &at.at("blockMultiQueue"), own);
-    found.notice_if(
-        devices.network_interface_multiqueue == Some(true),
-        &at.at("networkInterfaceMultiqueue"),
-        own,
-    );
     if let Some(watchdog) = &devices.watchdog {
         self::watchdog(watchdog, &at.at("watchdog"), found);
     }

@@ -23,6 +23,7 @@ pub struct Interface {
     network: NetworkSource,
     binding: Binding,
     dhcp: Dhcp,
+    link_up: bool,
 }
 
 /// A forwarded port.
@@ -131,6 +132,11 @@ impl Interface {
         &self.binding
     }
 
+    /// Whether its link is up when the guest starts.
+    pub fn is_link_up(&self) -> bool {
+        self.link_up
+    }
+
     /// DHCP options of the guest.
     pub fn dhcp(&self) -> &Dhcp {
         &self.dhcp
@@ -215,7 +221,8 @@ fn joined(
         };
         let name = interface.name.clone();
         let network = source.clone();
-        read.push(Interface { name, field, model, mac, boot_order, network, binding, dhcp });
+        let link_up = interface.state != "down";
+        read.push(Interface { name, field, model, mac, boot_order, network, binding, dhcp, link_up });
     }
     read
 }
@@ -370,9 +377,8 @@ fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
     found.refuse_if(interface.acpi_index.is_some(), &at.at("acpiIndex"), "a fixed name in the guest");
     found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
     match interface.state.as_str() {
-        "" | "up" => {}
-        "down" => found.refuse_if(true, &at.at("state"), "a NIC without link"),
+        "" | "up" | "down" => {}
         "absent" => found.refuse_if(true, &at.at("state"), "unplugging a NIC"),
-        other => found.invalid_value(&at.at("state"), other, "must be up"),
+        other => found.unsupported_value(&at.at("state"), other, &["down", "up"]),
     }
 }

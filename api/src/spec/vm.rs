@@ -1,4 +1,4 @@
-use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, Video};
+use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, MAX_QUEUE_PAIRS, NicModel, Video};
 
 use super::display::Display;
 use super::report::Findings;
@@ -23,6 +23,7 @@ pub struct Vm {
     disks: Vec<Disk>,
     hotplug: bool,
     interfaces: Vec<Interface>,
+    network_multiqueue: bool,
     serial_console: bool,
     rng: bool,
     display: Display,
@@ -145,6 +146,13 @@ impl Vm {
     /// NICs, in the manifest's order.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
+    }
+
+    /// How many queue pairs one of its NICs has: one for each vCPU where that is requested, [`MAX_QUEUE_PAIRS`] at most.
+    pub fn queue_pairs(&self, nic: &Interface) -> u32 {
+        let most = u32::try_from(MAX_QUEUE_PAIRS).unwrap_or(1);
+        let several = self.network_multiqueue && nic.model() == NicModel::Virtio;
+        if several { self.cpu.count().min(most) } else { 1 }
     }
 
     /// There is a first serial port.
@@ -289,6 +297,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         disks,
         hotplug,
         interfaces,
+        network_multiqueue: devices.network_interface_multiqueue == Some(true),
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),
         display,

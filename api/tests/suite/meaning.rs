@@ -366,7 +366,7 @@ fn fields_without_effect_are_reported() {
         "domain": {
             "ioThreadsPolicy": "auto",
             "cpu": {"sockets": 1, "maxSockets": 4},
-            "devices": {"blockMultiQueue": true, "networkInterfaceMultiqueue": true},
+            "devices": {"blockMultiQueue": true},
         },
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "k", "operator": "Exists"}],
@@ -375,13 +375,41 @@ fn fields_without_effect_are_reported() {
     let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
     assert_eq!(
         fields,
-        [
-            "spec.domain.cpu.maxSockets",
-            "spec.domain.ioThreadsPolicy",
-            "spec.domain.devices.blockMultiQueue",
-            "spec.domain.devices.networkInterfaceMultiqueue",
-        ]
+        ["spec.domain.cpu.maxSockets", "spec.domain.ioThreadsPolicy", "spec.domain.devices.blockMultiQueue",]
     );
+}
+
+#[test]
+fn nics_have_queues_by_vcpus_and_a_link() {
+    let queues = |vcpus: u32, multiqueue: bool| {
+        let vm = with_spec(json!({
+            "domain": {
+                "cpu": {"cores": vcpus},
+                "devices": {
+                    "networkInterfaceMultiqueue": multiqueue,
+                    "interfaces": [
+                        {"name": "default", "masquerade": {}, "state": "down"},
+                        {"name": "lan", "bridge": {}, "model": "e1000", "state": "up"},
+                        {"name": "other", "bridge": {}},
+                    ],
+                },
+            },
+            "networks": [
+                {"name": "default", "pod": {}},
+                {"name": "lan", "multus": {"networkName": "lan"}},
+                {"name": "other", "multus": {"networkName": "lan"}},
+            ],
+        }))
+        .unwrap();
+        let links: Vec<_> = vm.interfaces().iter().map(|nic| nic.is_link_up()).collect();
+        assert_eq!(links, [false, true, true]);
+        assert_eq!(vm.notices(), []);
+        vm.interfaces().iter().map(|nic| vm.queue_pairs(nic)).collect::<Vec<_>>()
+    };
+    assert_eq!(queues(4, false), [1, 1, 1]);
+    assert_eq!(queues(1, true), [1, 1, 1]);
+    assert_eq!(queues(4, true), [4, 1, 4]);
+    assert_eq!(queues(16, true), [8, 1, 8]);
 }
 
 #[test]

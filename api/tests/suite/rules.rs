@@ -421,7 +421,7 @@ fn interfaces() {
         ),
         (nic(json!({"pciAddress": "0000:00:05.0"})), "[0].pciAddress", NotSupported),
         (nic(json!({"acpiIndex": 1})), "[0].acpiIndex", NotSupported),
-        (nic(json!({"state": "down"})), "[0].state", NotSupported),
+        (nic(json!({"state": "gone"})), "[0].state", NotSupported),
         (nic(json!({"state": "absent"})), "[0].state", NotSupported),
         (nic(json!({"bridge": {}})), "[0]", Invalid),
         (dhcp(json!({"ntpServers": ["time.example"]})), "[0].dhcpOptions.ntpServers[0]", Invalid),

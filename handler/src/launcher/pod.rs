@@ -32,7 +32,8 @@ pub(crate) use self::host_devices::prepare as prepare_host_devices;
 pub(crate) use self::images::ImageContainer;
 use self::root::Root;
 use super::process;
-use crate::network::{netns, tap};
+use crate::network::netns;
+use crate::network::tap::{self, Queues};
 use crate::node::Attachments;
 use crate::state::VmiDir;
 
@@ -141,9 +142,12 @@ pub(crate) fn open(
         Some(Boot::Efi(_) | Boot::Bios(_)) | None => {}
     }
     for interface in &request.interfaces {
-        let device = interface.tap.clone();
-        let opened = netns::inside(namespace, move || tap::open(&device))?;
-        files.push((tap_name(&interface.tap), opened.map_err(named(&interface.tap))?));
+        let (device, pairs) = (interface.tap.clone(), interface.queue_pairs.max(1));
+        let open = move || (0..pairs).map(|_| tap::open(&device, Queues::of(pairs))).collect();
+        let opened: io::Result<Vec<OwnedFd>> = netns::inside(namespace, open)?;
+        for (number, queue) in opened.map_err(named(&interface.tap))?.into_iter().enumerate() {
+            files.push((tap_name(&interface.tap, number), queue));
+        }
         if interface.lease.is_some() {
             let device = interface.dhcp_device.clone();
             let socket = netns::inside(namespace, move || dhcp_socket(&device))?;

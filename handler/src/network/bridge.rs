@@ -69,6 +69,8 @@ pub struct Bridge {
     index: u8,
     /// The interface of the Pod.
     pub pod_interface: String,
+    /// Of its tap.
+    queues: tap::Queues,
 }
 
 impl Bridge {
@@ -78,7 +80,8 @@ impl Bridge {
             vm.interfaces().iter().enumerate().filter(|(_, one)| matches!(one.binding(), Binding::Bridge));
         bridged.map(|(index, one)| {
             let index = u8::try_from(index).unwrap_or(u8::MAX);
-            (one.name(), Self { index, pod_interface: one.pod_interface() })
+            let queues = tap::Queues::of(vm.queue_pairs(one));
+            (one.name(), Self { index, pod_interface: one.pod_interface(), queues })
         })
     }
 
@@ -153,7 +156,7 @@ pub fn ensure(namespace: &Path, bridges: Vec<(Bridge, PodInterface)>) -> Result<
 
 fn set_up(bridge: &Bridge, before: &PodInterface) -> Result<(), NetworkError> {
     let (name, tap, pod) = (bridge.name(), bridge.tap(), &before.name);
-    tap::create(&tap)
+    tap::create(&tap, bridge.queues)
         .or_else(busy_is_fine)
         .map_err(|source| NetworkError::Kernel { what: format!("make {tap}"), source })?;
     link::with_links(async |links| links.add_bridge(&name, bridge.mac("bridge", before.mac)).await)?;
@@ -198,7 +201,7 @@ mod tests {
     use super::*;
 
     fn bridge(index: u8, pod_interface: &str) -> Bridge {
-        Bridge { index, pod_interface: pod_interface.to_owned() }
+        Bridge { index, pod_interface: pod_interface.to_owned(), queues: tap::Queues::Single }
     }
 
     #[test]

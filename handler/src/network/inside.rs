@@ -4,11 +4,12 @@ use vireo_api::spec::{self, Binding, Vm};
 
 use super::Inside;
 use super::nft::{Forward, Protocol};
+use super::tap::Queues;
 
 /// The guest's side of masquerade, which a spec requests for at most one NIC.
 pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
-    let (networks, ports) = vm.interfaces().iter().find_map(|one| match one.binding() {
-        Binding::Masquerade { networks, ports } => Some((networks, ports)),
+    let (nic, networks, ports) = vm.interfaces().iter().find_map(|one| match one.binding() {
+        Binding::Masquerade { networks, ports } => Some((one, networks, ports)),
         Binding::Bridge => None,
     })?;
     let forward = |port: &spec::Port| Forward {
@@ -18,5 +19,10 @@ pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
         },
         port: port.port(),
     };
-    Some(Inside { net: networks.ipv4, net6: networks.ipv6, forwards: ports.iter().map(forward).collect() })
+    Some(Inside {
+        net: networks.ipv4,
+        net6: networks.ipv6,
+        forwards: ports.iter().map(forward).collect(),
+        queues: Queues::of(vm.queue_pairs(nic)),
+    })
 }

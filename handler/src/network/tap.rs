@@ -16,6 +16,7 @@ const SET_PERSISTENT: Opcode = opcode::write::<i32>(b'T', 203);
 const IFF_TAP: u16 = 0x0002;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
 
 /// linux/if.h: `struct ifreq` with `ifr_flags`.
 #[repr(C)]
@@ -47,11 +48,27 @@ unsafe impl Ioctl for SetInterface {
     }
 }
 
-/// Opens a tap in the calling thread's network namespace, and makes it if it is not there.
+/// Whether a tap may be opened several times, for a queue each. That is a property of the tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    /// It is opened once.
+    Single,
+    /// As often as there are queues.
+    Several,
+}
+
+impl Queues {
+    /// For a NIC with as many queue pairs.
+    pub fn of(pairs: u32) -> Self {
+        if pairs > 1 { Self::Several } else { Self::Single }
+    }
+}
+
+/// Opens a queue of a tap in the calling thread's network namespace, and makes the tap if it is not there.
 ///
 /// # Errors
 /// When the kernel has no tun driver or refuses; it asks for `CAP_NET_ADMIN`.
-pub fn open(name: &str) -> io::Result<OwnedFd> {
+pub fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
     let mut padded = [0_u8; 16];
     match padded.get_mut(..name.len()) {
         Some(start) if name.len() < 16 => start.copy_from_slice(name.as_bytes()),
@@ -66,7 +83,9 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         OpenOptions::new().read(true).write(true).custom_flags(nonblock).open("/dev/net/tun")?.into()
     };
-    let request = InterfaceRequest { name: padded, flags: IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, rest: [0; 22] };
+    let several = if queues == Queues::Several { IFF_MULTI_QUEUE } else { 0 };
+    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | several;
+    let request = InterfaceRequest { name: padded, flags, rest: [0; 22] };
     // SAFETY: the request is valid for a tun descriptor, which /dev/net/tun just gave.
     #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
     unsafe { ioctl(&fd, SetInterface(request)) }?;
@@ -78,8 +97,8 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When the kernel has no tun driver or refuses; it asks for `CAP_NET_ADMIN`.
-pub fn create(name: &str) -> io::Result<()> {
-    let fd = open(name)?;
+pub fn create(name: &str, queues: Queues) -> io::Result<()> {
+    let fd = open(name, queues)?;
     // SAFETY: TUNSETPERSIST is an ioctl that takes its argument as an integer, which is what this type passes.
     #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
     let persist = unsafe { rustix::ioctl::IntegerSetter::<SET_PERSISTENT>::new_usize(1) };

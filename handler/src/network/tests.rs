@@ -51,6 +51,7 @@ impl Bench {
             net: "10.0.2.0/24".parse().unwrap(),
             net6: "fd10:0:2::/120".parse().unwrap(),
             forwards: forwards.to_vec(),
+            queues: tap::Queues::Single,
         };
         prepare_host(range, wire_ipv6.map(|_| range_ipv6)).unwrap();
         ensure(&plan, &inside).unwrap();
@@ -232,6 +233,7 @@ fn pod(name: &str, addresses: &[&str], routes: &[&str]) -> (Uplink, impl Fn(&str
         net: "10.0.2.0/24".parse().unwrap(),
         net6: "fd10:0:2::/120".parse().unwrap(),
         forwards: Vec::new(),
+        queues: tap::Queues::Single,
     };
     let path = netns::path(name);
     let uplink = ensure_in_pod(&path, &inside).unwrap();
@@ -298,14 +300,21 @@ fn a_tap_is_persistent_and_made_once() {
     netns::create(&name).unwrap();
     let path = netns::path(&name);
     let links = netns::inside(&path, || {
-        tap::create(TAP).unwrap();
-        tap::create(TAP).unwrap();
-        assert!(tap::create("a-name-beyond-fifteen").is_err());
+        use tap::Queues::{Several, Single};
+        tap::create(TAP, Single).unwrap();
+        tap::create(TAP, Single).unwrap();
+        assert!(tap::create("a-name-beyond-fifteen", Single).is_err());
+        let _first = tap::open(TAP, Single).unwrap();
+        assert!(tap::open(TAP, Single).is_err(), "it has one queue");
+        tap::create("tap1", Several).unwrap();
+        let queues = [(); 8].map(|()| tap::open("tap1", Several).unwrap());
+        drop(queues);
         run("ip -o -d link show type tun")
     });
     netns::remove(&name).unwrap();
     let links = links.unwrap();
-    assert_eq!(links.lines().count(), 1, "{links}");
+    assert_eq!(links.lines().count(), 2, "{links}");
+    assert_eq!(links.matches(" multi_queue ").count(), 1, "{links}");
     assert!(
         links.contains("tap0") && links.contains("persist on") && links.contains("vnet_hdr on"),
         "{links}"

@@ -4,7 +4,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
-use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource, NicModel, RebootPolicy, Video};
+use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video};
 
 use super::types::*;
 
@@ -136,6 +136,11 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
     }
     let mtu = u16::try_from(interface.mtu)
         .map_err(|_| p.add(&format!("{at}.mtu"), format_args!("{} is too large", interface.mtu)));
+    let pairs = usize::try_from(interface.queue_pairs.max(1)).unwrap_or(usize::MAX);
+    let queue_pairs = (pairs <= MAX_QUEUE_PAIRS).then_some(pairs);
+    if queue_pairs.is_none() {
+        p.add(&format!("{at}.queue_pairs"), format_args!("{pairs} is more than {MAX_QUEUE_PAIRS}"));
+    }
     let mac = p.parse(&format!("{at}.mac"), &interface.mac);
     let lease = interface.lease.and_then(|wire| lease(p, &format!("{at}.lease"), wire));
     let ipv6_lease = interface.ipv6_lease.and_then(|wire| ipv6_lease(p, &format!("{at}.ipv6_lease"), wire));
@@ -148,6 +153,8 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         dhcp_device,
         mtu: mtu.ok().filter(|&mtu| mtu != 0),
         boot_order: (interface.boot_order != 0).then_some(interface.boot_order),
+        queue_pairs: queue_pairs?,
+        link_up: !interface.link_down,
         lease,
         ipv6_lease,
     })
@@ -275,6 +282,7 @@ mod tests {
             interfaces: vec![wire::Interface {
                 mac: "nonsense".into(),
                 tap: "../tap".into(),
+                queue_pairs: 9,
                 lease: Some(wire::Lease { prefix_length: 33, ..Default::default() }),
                 ipv6_lease: Some(wire::Ipv6Lease {
                     prefix_length: 129,
@@ -294,6 +302,7 @@ mod tests {
             "firmware",
             "disks[0].bus",
             "disks[1]",
+            "interfaces[0].queue_pairs",
             "interfaces[0].mac",
             "interfaces[0].tap",
             "interfaces[0].lease",

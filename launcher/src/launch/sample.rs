@@ -63,6 +63,8 @@ pub(crate) fn kernel_boot() -> Launch {
             ipv6_lease: None,
             mtu: Some(1450),
             boot_order: None,
+            queue_pairs: 1,
+            link_up: true,
             lease: None,
         }],
         console_socket: Some("/vmi/console.sock".into()),

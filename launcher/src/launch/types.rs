@@ -107,6 +107,10 @@ pub struct Interface {
     pub mtu: Option<u16>,
     /// Rank among the boot devices.
     pub boot_order: Option<u32>,
+    /// From 1; the tap device has as many queues.
+    pub queue_pairs: usize,
+    /// Whether the link is up when the guest starts.
+    pub link_up: bool,
     /// What the DHCP server answers.
     pub lease: Option<Lease>,
     /// What the guest learns of IPv6.

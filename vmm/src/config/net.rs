@@ -3,10 +3,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vireo_vmconfig::MacAddr;
-
-/// The most queue pairs of a NIC.
-pub const MAX_QUEUES: usize = 8;
+use vireo_vmconfig::{MAX_QUEUE_PAIRS, MacAddr};
 
 /// A virtio-net NIC on a tap device.
 #[derive(Debug)]
@@ -25,12 +22,19 @@ impl Net {
         Self { queues: vec![tap], mac, mtu: None, boot_order: None, link: Arc::default() }
     }
 
+    /// Its link, as [`Link::set_up`].
+    #[must_use]
+    pub fn link_up(self, up: bool) -> Self {
+        self.link.set_up(up);
+        self
+    }
+
     /// Adds more queues of the same tap, all made with `IFF_MULTI_QUEUE`: the guest may use a queue pair for each. Beyond
-    /// [`MAX_QUEUES`] they are closed.
+    /// [`MAX_QUEUE_PAIRS`] they are closed.
     #[must_use]
     pub fn more_queues(mut self, queues: impl IntoIterator<Item = OwnedFd>) -> Self {
         self.queues.extend(queues);
-        self.queues.truncate(MAX_QUEUES);
+        self.queues.truncate(MAX_QUEUE_PAIRS);
         self
     }
 

@@ -17,10 +17,10 @@ const MULTUS: &str = "multus-status";
 pub(super) fn statuses(vm: &Vm, facts: &Facts<'_>) -> Vec<InterfaceStatus> {
     let mut nics: Vec<&Interface> = vm.interfaces().iter().collect();
     nics.sort_by_key(|nic| !nic.network().is_primary());
-    nics.into_iter().filter_map(|nic| status(nic, facts)).collect()
+    nics.into_iter().filter_map(|nic| status(vm, nic, facts)).collect()
 }
 
-fn status(nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus> {
+fn status(vm: &Vm, nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus> {
     if facts.phase.is_final() {
         return None;
     }
@@ -41,8 +41,8 @@ fn status(nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus> {
         ip_addresses: addresses,
         pod_interface_name: nic.pod_interface(),
         info_source: DOMAIN.to_owned(),
-        link_state: "up".to_owned(),
-        queue_count: Some(1),
+        link_state: if nic.is_link_up() { "up" } else { "down" }.to_owned(),
+        queue_count: i32::try_from(vm.queue_pairs(nic)).ok(),
         ..InterfaceStatus::default()
     })
 }
@@ -78,8 +78,8 @@ mod tests {
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
             "spec": {
-                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [
-                    {"name": "lan", "bridge": {}}, {"name": "default", "masquerade": {}}]}},
+                "domain": {"memory": {"guest": "64Mi"}, "cpu": {"cores": 2}, "devices": {"networkInterfaceMultiqueue": true, "interfaces": [
+                    {"name": "lan", "bridge": {}, "state": "down"}, {"name": "default", "masquerade": {}}]}},
                 "networks": [{"name": "lan", "multus": {"networkName": "lan"}}, {"name": "default", "pod": {}}],
             },
         }))
@@ -116,6 +116,7 @@ mod tests {
         assert_eq!((lan.name.as_str(), lan.mac.as_str()), ("lan", "02:00:00:00:00:09"));
         assert_eq!((lan.ip_address.as_str(), lan.ip_addresses.len()), ("10.77.0.2", 1));
         assert_eq!(lan.pod_interface_name, "pod094a367b026");
+        assert_eq!((lan.queue_count, lan.link_state.as_str()), (Some(2), "down"));
         note_multus(&mut found, &BTreeSet::from(["pod094a367b026".to_owned()]));
         let sources: Vec<_> = found.iter().map(|one| one.info_source.as_str()).collect();
         assert_eq!(sources, ["domain", "domain, multus-status"]);

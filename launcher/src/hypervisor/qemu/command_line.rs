@@ -24,8 +24,8 @@ pub(super) struct Resources<'a> {
     pub variables: Option<i32>,
     /// Inherited descriptors, for each disk that has a medium.
     pub files: Vec<Option<DiskFds>>,
-    /// Inherited tap devices, one for each interface; QEMU opens those that are missing.
-    pub taps: Vec<i32>,
+    /// Inherited queues of the tap device of each interface; QEMU opens a tap device without any.
+    pub taps: Vec<Vec<i32>>,
     /// Inherited kernel and initrd, for a VM that starts from them.
     pub kernel: Option<(i32, Option<i32>)>,
     /// Inherited socket of the serial port.

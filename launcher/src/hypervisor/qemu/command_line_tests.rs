@@ -209,6 +209,25 @@ fn a_seventh_sata_disk_gets_a_second_controller() {
 }
 
 #[test]
+fn nics_have_queues() {
+    let net = |taps: Vec<Vec<i32>>, pairs| {
+        let mut launch = sample::kernel_boot();
+        launch.interfaces[0].queue_pairs = pairs;
+        let line = arguments(&launch, &Resources { taps, ..bare() });
+        let netdev: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
+        (netdev, device(&line, "virtio-net-pci"))
+    };
+    let (netdev, nic) = net(vec![vec![7, 9]], 2);
+    assert_eq!((&netdev["fds"], &nic["mq"], &nic["vectors"]), (&json!("7:9"), &json!(true), &json!(6)));
+    let (netdev, nic) = net(vec![vec![7]], 2);
+    assert_eq!((&netdev["fd"], &nic["mq"]), (&json!("7"), &Value::Null));
+    let (netdev, nic) = net(vec![Vec::new()], 4);
+    assert_eq!((&netdev["queues"], &nic["vectors"]), (&json!(4), &json!(10)));
+    let (netdev, nic) = net(vec![Vec::new()], 1);
+    assert_eq!((&netdev["queues"], &nic["mq"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
 fn what_users_name_cannot_add_options() {
     let mut launch = sample::kernel_boot();
     launch.disks[0].serial = "a,readonly=on\"}".into();

@@ -7,9 +7,9 @@ use crate::launch::{Interface, Launch};
 use vireo_vmconfig::{NicModel, Video};
 
 /// NICs and all devices that are either there or not.
-pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[i32]) {
+pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[Vec<i32>]) {
     for (index, interface) in launch.interfaces.iter().enumerate() {
-        nic(args, interface, index, taps.get(index).copied());
+        nic(args, interface, index, taps.get(index).map_or(&[], Vec::as_slice));
     }
     if launch.rng {
         args.json("-object", &json!({ "qom-type": "rng-random", "id": "rng", "filename": "/dev/urandom" }));
@@ -40,18 +40,32 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[i32]) {
     }
 }
 
-/// `tap` is the inherited descriptor, for a tap that the launcher has open.
-fn nic(args: &mut Args, interface: &Interface, index: usize, tap: Option<i32>) {
+/// The id of a NIC on the `index`th tap device.
+pub(super) fn nic_id(index: usize) -> String {
+    format!("device-net{index}")
+}
+
+/// `queues` are the inherited descriptors, for a tap that the launcher has open.
+fn nic(args: &mut Args, interface: &Interface, index: usize, queues: &[i32]) {
     let net = format!("net{index}");
-    let mut netdev = match tap {
-        Some(fd) => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
-        None => json!({
+    let mut netdev = match queues {
+        [] => json!({
             "type": "tap", "id": net, "ifname": interface.tap, "script": "no", "downscript": "no",
         }),
+        [fd] => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
+        several => {
+            let fds: Vec<String> = several.iter().map(ToString::to_string).collect();
+            json!({ "type": "tap", "id": net, "fds": fds.join(":") })
+        }
     };
-    if tap.is_none() && interface.model == NicModel::Virtio {
+    let mut pairs = queues.len();
+    if queues.is_empty() && interface.model == NicModel::Virtio {
         // Other NICs have no use for offload headers.
         netdev["vnet_hdr"] = json!(true);
+        pairs = interface.queue_pairs;
+        if pairs > 1 {
+            netdev["queues"] = json!(pairs);
+        }
     }
     args.json("-netdev", &netdev);
     let driver = match interface.model {
@@ -64,10 +78,15 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, tap: Option<i32>) {
         NicModel::Rtl8139 => "rtl8139",
     };
     let mut device = json!({
-        "driver": driver, "id": format!("device-{net}"), "netdev": net, "mac": interface.mac.to_string(),
+        "driver": driver, "id": nic_id(index), "netdev": net, "mac": interface.mac.to_string(),
     });
     if let (NicModel::Virtio, Some(mtu)) = (interface.model, interface.mtu) {
         device["host_mtu"] = json!(mtu);
+    }
+    if pairs > 1 {
+        device["mq"] = json!(true);
+        // One for each queue, one for the control queue, one for changes of the configuration.
+        device["vectors"] = json!(2 * pairs + 2);
     }
     match interface.boot_order {
         Some(order) => device["bootindex"] = json!(order),

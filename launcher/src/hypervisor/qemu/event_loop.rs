@@ -9,10 +9,11 @@ use tracing::{debug, info, warn};
 use vireo_proto::launcher::{DiskFailure, Fault};
 
 use super::command_line::AGENT;
+use super::device::nic_id;
 use super::exit::{ExitReason, describe_status, with_stderr};
 use super::hotplug::{self, Hotplug, QmpCommand};
 use super::process::{Process, kill_now};
-use super::qmp::{self, DiskAction, Event as QmpEvent, Message};
+use super::qmp::{self, DiskAction, Event as QmpEvent, Message, SET_LINK};
 use super::soft_reboot::{Action, SoftReboot};
 use super::stall::{self, Stall};
 use super::stats::{self, Next, StatsQuery};
@@ -38,7 +39,9 @@ pub(super) async fn start(
     let (reader, writer) = process.qmp.into_split();
     let mut writer = Writer::new(writer);
     let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(MAX_LINE));
-    let paused = handshake(&mut lines, &mut writer).await;
+    let down = launch.interfaces.iter().enumerate().filter(|(_, nic)| !nic.link_up);
+    let links = down.map(|(index, _)| qmp::set_link(&nic_id(index), false)).collect();
+    let paused = handshake(&mut lines, &mut writer, links).await;
     let Some(paused) = paused else {
         let status = timeout(EXIT_TIMEOUT, process.child.wait()).await.ok().and_then(Result::ok);
         kill_now(&mut process.child);
@@ -72,15 +75,21 @@ pub(super) async fn start(
     Ok(owner)
 }
 
-/// Negotiates capabilities and queries whether the vCPUs are paused. QEMU answers only once the VM is built.
-async fn handshake(lines: &mut Lines, writer: &mut Writer) -> Option<bool> {
+/// Negotiates capabilities, executes the commands of `setup` and queries whether the vCPUs are paused. QEMU answers only once the VM is built.
+async fn handshake(lines: &mut Lines, writer: &mut Writer, setup: Vec<String>) -> Option<bool> {
     loop {
         let next = match message(lines).await? {
             Message::Greeting => "qmp_capabilities",
             Message::Return { id, value } if id == "query-status" => {
                 return Some(value.pointer("/running").and_then(serde_json::Value::as_bool) == Some(false));
             }
-            Message::Return { .. } => "query-status",
+            Message::Return { id, .. } if id == SET_LINK => continue,
+            Message::Return { .. } => {
+                for line in &setup {
+                    writer.write_line(line).await;
+                }
+                "query-status"
+            }
             Message::Error { id, reason } => {
                 warn!(command = id, reason, "QEMU rejected a command");
                 return None;

@@ -44,7 +44,7 @@ pub(super) struct Process {
 pub(super) struct InheritedFds {
     kvm: Option<OwnedFd>,
     disks: Vec<Option<OwnedDisk>>,
-    taps: Vec<OwnedFd>,
+    taps: Vec<Vec<OwnedFd>>,
     kernel: Option<(OwnedFd, Option<OwnedFd>)>,
     variables: Option<OwnedFd>,
     qmp: (StdStream, StdStream),
@@ -85,6 +85,10 @@ impl InheritedFds {
                 let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
                 Ok(Some((OwnedImage::share(&files.image)?, backing)))
             });
+            let taps = host
+                .taps
+                .iter()
+                .map(|queues| queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>());
             let share = |file: &File| file.as_fd().try_clone_to_owned();
             let kernel = host.kernel.as_ref().map(|(kernel, initrd)| {
                 io::Result::Ok((share(kernel)?, initrd.as_ref().map(share).transpose()?))
@@ -92,7 +96,7 @@ impl InheritedFds {
             Ok(Self {
                 kvm: host.kvm.as_ref().map(OwnedFd::try_clone).transpose()?,
                 disks: disks.collect::<io::Result<_>>()?,
-                taps: host.taps.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
+                taps: taps.collect::<io::Result<_>>()?,
                 kernel: kernel.transpose()?,
                 variables: host.variables().map(share).transpose()?,
                 qmp: StdStream::pair()?,
@@ -118,9 +122,9 @@ impl InheritedFds {
         self.disks.iter().map(|disk| disk.as_ref().map(numbers)).collect()
     }
 
-    /// Descriptor numbers of the tap devices.
-    pub(super) fn tap_fds(&self) -> Vec<RawFd> {
-        self.taps.iter().map(AsRawFd::as_raw_fd).collect()
+    /// Descriptor numbers of the tap devices' queues.
+    pub(super) fn tap_fds(&self) -> Vec<Vec<RawFd>> {
+        self.taps.iter().map(|queues| queues.iter().map(AsRawFd::as_raw_fd).collect()).collect()
     }
 
     /// Descriptor numbers of kernel and initrd.
@@ -160,7 +164,7 @@ impl InheritedFds {
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
         images
             .chain([self.qmp_fd()])
-            .chain(self.tap_fds())
+            .chain(self.tap_fds().into_iter().flatten())
             .chain(
                 self.kernel_fds().into_iter().flat_map(|(kernel, initrd)| [Some(kernel), initrd]).flatten(),
             )

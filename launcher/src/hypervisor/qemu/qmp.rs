@@ -65,6 +65,14 @@ pub(super) fn command(name: &str) -> String {
     format!("{}\n", json!({ "execute": name, "id": name }))
 }
 
+/// The id of commands that switch links.
+pub(super) const SET_LINK: &str = "set_link";
+
+/// Switches the link of a NIC.
+pub(super) fn set_link(nic: &str, up: bool) -> String {
+    format!("{}\n", json!({ "execute": "set_link", "id": SET_LINK, "arguments": { "name": nic, "up": up } }))
+}
+
 /// What QEMU does when the guest switches itself off: end, or wait for a reset.
 pub(super) fn set_shutdown_action(wait: bool) -> String {
     let action = if wait { "pause" } else { "poweroff" };

@@ -2,7 +2,7 @@
 
 mod guest;
 mod monitor;
-mod report;
+pub(crate) mod report;
 mod store;
 mod workload;
 
@@ -115,7 +115,7 @@ impl Plan {
     }
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
     if (0.1..=600.0).contains(&seconds) {
         Ok(seconds)

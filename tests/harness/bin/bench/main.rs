@@ -1,12 +1,14 @@
 //! `bench boot`: how soon a guest's first process runs (or a disk's login prompt shows), and what its monitor costs
 //! beside its RAM, under `vmm`, under the whole launcher and under QEMU's q35, in one nested host. `bench io`: requests to a
-//! guest's disk likewise. `hack/bench` builds what this measures; the programs are the ones beside this one.
+//! guest's disk, and `bench net`: its network, likewise. `hack/bench` builds what this measures; the programs are the ones beside this one.
 
 mod contender;
 mod inside;
 mod io;
 mod launcher;
+mod net;
 mod report;
+mod serial;
 mod start;
 
 use std::fmt::Display;
@@ -25,6 +27,7 @@ const USAGE: &str = "\
 usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu] [--cmdline TEXT]
        bench io [--rounds N] [--seconds N] [--only vmm,launcher,qemu-direct,qemu-cached] [--stores warm,cold,null,qcow2]
                 [--host-cpus N]
+       bench net [--rounds N] [--seconds N] [--only vmm,qemu,qemu-vhost] [--queues 1,2] [--host-cpus N] [--other FILE]
 
 boot measures starts in one nested host, a round of all contenders after the other, and prints the medians.
   --runs     rounds (default 5)
@@ -39,7 +42,11 @@ medians and their ratios to the better QEMU.
   --seconds    time of each job (default 2)
   --only       what runs the guests (default all; vmm is measured but for qcow2, launcher with that alone)
   --stores     what the disk is on (default all)
-  --host-cpus  CPUs of the nested host (default 1)";
+  --host-cpus  CPUs of the nested host (default 1)
+
+net measures TCP, UDP and round trips between a guest and the nested host, likewise.
+  --queues   queue pairs of the NIC, with as many vCPUs and connections (default 1,2)
+  --other    another build of vmm, which is measured beside this one";
 
 type Error = Box<dyn std::error::Error>;
 
@@ -75,6 +82,8 @@ fn run() -> Result<(), Error> {
         "inside" => inside::run(&Plan::parse(&mut parser)?),
         "io" => io::run(&io::Plan::parse(&mut parser)?),
         "io-inside" => io::run_inside(&io::Plan::parse(&mut parser)?),
+        "net" => net::run(&net::Plan::parse(&mut parser)?),
+        "net-inside" => net::run_inside(&net::Plan::parse(&mut parser)?),
         other => Err(format!("no such benchmark: {other}\n{USAGE}").into()),
     }
 }

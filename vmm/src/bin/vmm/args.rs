@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
-use vireo_vmconfig::{CpuTopology, CpuTopologyError, MacAddr, ParseMacError};
-use vireo_vmm::config::{Adapter, Attachment, Input, MAX_QUEUES, MemorySize, MemorySizeError};
+use vireo_vmconfig::{CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, ParseMacError};
+use vireo_vmm::config::{Adapter, Attachment, Input, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
@@ -83,7 +83,7 @@ pub(crate) enum ArgsError {
     Memory(#[source] MemorySizeError),
     #[error("--net: mac")]
     Mac(#[source] ParseMacError),
-    #[error("--net: queues: unsupported value {0:?}: supported values: 1 to {MAX_QUEUES}")]
+    #[error("--net: queues: unsupported value {0:?}: supported values: 1 to {MAX_QUEUE_PAIRS}")]
     Queues(String),
     #[error("--vnc")]
     Vnc(#[source] ParseAddressError),

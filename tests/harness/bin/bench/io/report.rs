@@ -84,7 +84,7 @@ fn best_of_qemu(row: &[(Monitor, Option<f64>)], low_is_good: bool) -> Option<f64
 }
 
 /// A value and its ratio, where there is something to divide by.
-fn cell(value: Option<f64>, best: Option<f64>) -> String {
+pub(crate) fn cell(value: Option<f64>, best: Option<f64>) -> String {
     match (value, best.filter(|best| *best > 0.0)) {
         (None, _) => "-".to_owned(),
         (Some(value), None) => format!("{value:.0}    - "),

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use vireo_vmconfig::{DiskBus, DiskDevice};
-use vireo_vmm::config::{Adapter, Attachment, Input, MAX_QUEUES};
+use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS};
+use vireo_vmm::config::{Adapter, Attachment, Input};
 
 use super::{ArgsError, DiskArg, NetArg, SerialArg, once};
 
@@ -60,7 +60,7 @@ pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
 }
 
 fn queue_count(value: &str) -> Result<usize, ArgsError> {
-    let count = value.parse().ok().filter(|count| (1..=MAX_QUEUES).contains(count));
+    let count = value.parse().ok().filter(|count| (1..=MAX_QUEUE_PAIRS).contains(count));
     count.ok_or_else(|| ArgsError::Queues(value.to_owned()))
 }
 
