@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::FileType;
-use vireo_proto::files::{KVM, tap_name};
+use tracing::debug;
+use vireo_proto::files::{KVM, tap_name, vhost_name};
 use vireo_proto::launcher::Fault;
 
 use crate::agent::AgentPort;
@@ -21,7 +22,7 @@ use crate::fault::{Code, chain, fault_at};
 use crate::files::PassedFiles;
 use crate::firmware::{self, Firmware, Variables};
 use crate::launch::{Disk, Interface, Kind, Launch};
-use vireo_vmconfig::{BootSource, DiskSource, KernelFiles};
+use vireo_vmconfig::{BootSource, DiskSource, KernelFiles, NicModel};
 
 /// Open files of one VM, in the order of its [`Launch`].
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct HostResources {
     pub disks: Vec<Option<DiskFiles>>,
     /// The queues of the tap of each interface. QEMU opens those by itself that the node agent did not: there are none then.
     pub taps: Vec<Vec<OwnedFd>>,
+    /// The node's vhost-net for each queue of each virtio NIC; none where there is none, or where it is not for this process.
+    pub vhost: Vec<Vec<OwnedFd>>,
     /// The guest agent's port.
     pub agent: Option<AgentPort>,
 }
@@ -167,6 +170,7 @@ pub fn open(
         collect(&mut errors, &disk.field, opened)
     });
     let disks = disks.collect();
+    let vhost = launch.interfaces.iter().map(|interface| open_vhost(interface, passed)).collect();
     let mut taps = Vec::new();
     for Interface { name, tap, field, queue_pairs, .. } in &launch.interfaces {
         let queues: Vec<OwnedFd> =
@@ -187,7 +191,7 @@ pub fn open(
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
     let kvm = passed.duplicate(KVM);
-    Ok(HostResources { kvm, kernel, firmware, disks, taps, agent: None })
+    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, agent: None })
 }
 
 /// Opens and locks a disk that is attached while the VM runs.
@@ -268,6 +272,22 @@ fn lock(what: &str, path: &Path, file: &File, write: bool) -> Result<(), HostErr
         Err(Errno::EAGAIN | Errno::EACCES) => Err(HostError::InUse { what, path }),
         Err(errno) => Err(HostError::Lock { what, path, source: errno.into() }),
     }
+}
+
+/// A device for each queue, or none.
+fn open_vhost(interface: &Interface, passed: &PassedFiles) -> Vec<OwnedFd> {
+    if interface.model != NicModel::Virtio {
+        return Vec::new();
+    }
+    let open = |queue| match passed.take(&vhost_name(&interface.tap, queue)) {
+        Some(device) => Ok(device),
+        None => vireo_vmm::sys::vhost::open(),
+    };
+    let devices: io::Result<Vec<_>> = (0..interface.queue_pairs).map(open).collect();
+    devices.unwrap_or_else(|error| {
+        debug!(interface = interface.name, %error, "no vhost-net: the hypervisor moves the queues");
+        Vec::new()
+    })
 }
 
 fn open_tap(interface: &str, tap: &str, queues: usize) -> Result<Vec<OwnedFd>, HostError> {

@@ -76,10 +76,10 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let nets = launch
         .interfaces
         .iter()
-        .zip(host.taps)
-        .filter_map(|(wanted, tap)| {
+        .zip(host.taps.into_iter().zip(host.vhost))
+        .filter_map(|(wanted, (tap, vhost))| {
             let mut queues = tap.into_iter();
-            let net = Net::new(queues.next()?, wanted.mac).more_queues(queues);
+            let net = Net::new(queues.next()?, wanted.mac).more_queues(queues).vhost(vhost);
             Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
         })
         .collect();
@@ -154,6 +154,7 @@ mod tests {
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),
             taps: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
+            vhost: launch.interfaces.iter().map(|_| Vec::new()).collect(),
             agent: Some(AgentPort {
                 stream: std::os::unix::net::UnixStream::pair().unwrap().0,
                 open: tokio::sync::watch::Sender::new(false),

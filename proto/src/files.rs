@@ -41,6 +41,14 @@ pub fn tap_name(device: &str, queue: usize) -> String {
     }
 }
 
+/// The node's vhost-net.
+pub const VHOST_NET: &str = "/dev/vhost-net";
+
+/// The name of the descriptor of the node's vhost-net for a queue of a tap device.
+pub fn vhost_name(device: &str, queue: usize) -> String {
+    format!("vhost:{device}/{queue}")
+}
+
 /// The port of DHCP servers.
 const DHCP_PORT: u16 = 67;
 

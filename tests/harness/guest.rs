@@ -131,6 +131,8 @@ pub struct GuestConfig {
     pub tap: Option<String>,
     /// Queue pairs of its NIC.
     pub queue_pairs: u32,
+    /// The host's kernel moves them.
+    pub vhost: bool,
     /// Added to the kernel's command line.
     pub command_line: String,
     /// Its monitor may not open `/dev/kvm` and inherits it.
@@ -149,6 +151,7 @@ impl Default for GuestConfig {
             drives: Vec::new(),
             tap: None,
             queue_pairs: 1,
+            vhost: false,
             command_line: String::new(),
             unprivileged: false,
         }
@@ -188,6 +191,10 @@ fn unprivileged(words: Vec<String>) -> Vec<String> {
     ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()].into_iter().chain(words).collect()
 }
 
+fn switch(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 impl GuestConfig {
     /// Starts the guest and returns while it boots.
     pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Guest<'h>, HostError> {
@@ -221,7 +228,10 @@ impl GuestConfig {
         }
         words.extend(self.drives.iter().flat_map(Drive::vmm));
         if let Some(tap) = &self.tap {
-            words.extend(["--net".into(), format!("tap={tap},queues={}", self.queue_pairs)]);
+            words.extend([
+                "--net".into(),
+                format!("tap={tap},queues={},vhost={}", self.queue_pairs, switch(self.vhost)),
+            ]);
         }
         if self.unprivileged {
             words.extend(["--kvm-fd".into(), KVM_FD.into()]);
@@ -259,8 +269,9 @@ impl GuestConfig {
             let queues = if several { format!(",queues={}", self.queue_pairs) } else { String::new() };
             let multiqueue =
                 if several { format!(",mq=on,vectors={}", 2 * self.queue_pairs + 2) } else { String::new() };
-            words
-                .extend(["-netdev".into(), format!("tap,id=n,ifname={tap},script=no,downscript=no{queues}")]);
+            let vhost = switch(self.vhost);
+            let netdev = format!("tap,id=n,ifname={tap},script=no,downscript=no,vhost={vhost}{queues}");
+            words.extend(["-netdev".into(), netdev]);
             words.extend(["-device".into(), format!("virtio-net-pci,netdev=n{multiqueue}")]);
         }
         if let Some(path) = &self.vnc {

@@ -94,3 +94,57 @@ fn queue_pairs(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     server.wait(SOON)?;
     power_off(guest)
 }
+
+#[test]
+fn nested_the_kernel_moves_the_queues() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let name = "vhost-net through two queue pairs, across resets";
+    scenario::run(name, || Ok(host_for_guests(scratch.path())?.memory_mib(2048)), offloaded);
+}
+
+/// The pairs of queues that the kernel moves.
+fn vhost_threads(host: &Host) -> Result<String, HostError> {
+    let count = "cat /proc/[0-9]*/task/[0-9]*/comm | grep -c ^vhost- || true";
+    Ok(host.shell(count).run()?.ok().trim().to_owned())
+}
+
+fn offloaded(host: &Host, monitor: Monitor) -> Result<(), HostError> {
+    let setup = "modprobe vhost_net; ip link del tap0 2>/dev/null || true; \
+        ip tuntap add tap0 mode tap vnet_hdr multi_queue; \
+        ip addr add 10.0.2.1/24 dev tap0; ip link set tap0 up; \
+        mkdir -p /tmp/www; cd /tmp/www; head -c 16777216 /dev/urandom >sent; sha256sum <sent";
+    let sent = host.shell(setup).deadline(LONG).run()?.ok();
+    let mut server =
+        host.command("busybox").args(["httpd", "-f", "-p", "10.0.2.1:8000", "-h", "/tmp/www"]).spawn()?;
+    let config = GuestConfig {
+        memory_mib: 512,
+        cpus: 2,
+        tap: Some("tap0".into()),
+        queue_pairs: 2,
+        vhost: true,
+        ..GuestConfig::default()
+    };
+    let mut guest = config.start(host, monitor)?;
+    for _ in 0..2 {
+        guest.ready()?;
+        for again in [false, true] {
+            if again {
+                // Resets the device, and starts it again.
+                guest.run("cd /sys/bus/virtio/drivers/virtio_net; d=$(ls -d virtio*); echo $d >unbind; echo $d >bind", SOON)?;
+            }
+            guest.run("ip addr add 10.0.2.2/24 dev eth0; ip link set eth0 up", SOON)?;
+            guest.run("ping -c 3 -i 0.2 -w 10 10.0.2.1", SOON)?;
+            guest.run("cd /tmp && wget -q -O got http://10.0.2.1:8000/sent", LONG)?;
+            assert_eq!(guest.run("sha256sum </tmp/got", LONG)?, sent, "host to guest");
+        }
+        guest.run("cd /tmp && httpd -p 8000 -h /tmp", SOON)?;
+        let fetch = "curl -sS --fail --max-time 110 http://10.0.2.2:8000/got | sha256sum";
+        assert_eq!(host.shell(fetch).deadline(LONG).run()?.ok(), sent, "guest to host");
+        assert_eq!(vhost_threads(host)?, "2");
+        guest.send("reboot -f")?;
+    }
+    guest.ready()?;
+    server.signal(15)?;
+    server.wait(SOON)?;
+    power_off(guest)
+}

@@ -2,3 +2,4 @@
 
 pub mod tap;
 pub(crate) mod vectored;
+pub mod vhost;

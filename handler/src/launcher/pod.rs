@@ -23,7 +23,8 @@ use rustix::process::Pid;
 use uuid::Uuid;
 use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
 use vireo_proto::files::{
-    self, KVM, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket, tap_name,
+    self, KVM, VHOST_NET, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket,
+    tap_name, vhost_name,
 };
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
@@ -147,6 +148,9 @@ pub(crate) fn open(
         let opened: io::Result<Vec<OwnedFd>> = netns::inside(namespace, open)?;
         for (number, queue) in opened.map_err(named(&interface.tap))?.into_iter().enumerate() {
             files.push((tap_name(&interface.tap, number), queue));
+            // Where there is none, hypervisors move the queue themselves.
+            let vhost = open_file(VHOST_NET, true).ok();
+            files.extend(vhost.map(|(_, device)| (vhost_name(&interface.tap, number), device)));
         }
         if interface.lease.is_some() {
             let device = interface.dhcp_device.clone();

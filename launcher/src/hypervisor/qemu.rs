@@ -62,6 +62,7 @@ impl Qemu {
             variables: inherited_fds.variables_fd(),
             files: inherited_fds.files(),
             taps: inherited_fds.tap_fds(),
+            vhost: inherited_fds.vhost_fds(),
             kernel: inherited_fds.kernel_fds(),
             serial: inherited_fds.serial_fd(),
             firmware_log: inherited_fds.firmware_fd(),

@@ -9,6 +9,7 @@ use vireo_vmconfig::{MAX_QUEUE_PAIRS, MacAddr};
 #[derive(Debug)]
 pub struct Net {
     queues: Vec<OwnedFd>,
+    vhost: Vec<OwnedFd>,
     mac: MacAddr,
     mtu: Option<u16>,
     boot_order: Option<u32>,
@@ -19,7 +20,7 @@ impl Net {
     /// `tap` is an attached `/dev/net/tun` queue made with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`
     /// ([`crate::sys::tap::open`] makes one); `mac` is the guest's address.
     pub fn new(tap: OwnedFd, mac: MacAddr) -> Self {
-        Self { queues: vec![tap], mac, mtu: None, boot_order: None, link: Arc::default() }
+        Self { queues: vec![tap], vhost: Vec::new(), mac, mtu: None, boot_order: None, link: Arc::default() }
     }
 
     /// Its link, as [`Link::set_up`].
@@ -35,6 +36,14 @@ impl Net {
     pub fn more_queues(mut self, queues: impl IntoIterator<Item = OwnedFd>) -> Self {
         self.queues.extend(queues);
         self.queues.truncate(MAX_QUEUE_PAIRS);
+        self
+    }
+
+    /// Has the kernel move the queues, by an open `/dev/vhost-net` for each ([`crate::sys::vhost::open`] opens one). With
+    /// fewer, the monitor moves them all.
+    #[must_use]
+    pub fn vhost(mut self, devices: Vec<OwnedFd>) -> Self {
+        self.vhost = devices;
         self
     }
 
@@ -60,6 +69,11 @@ impl Net {
     /// The tap's queues: at least one.
     pub fn queues(&self) -> &[OwnedFd] {
         &self.queues
+    }
+
+    /// What moves the queues, if there is one for each.
+    pub(crate) fn offloads(&self) -> &[OwnedFd] {
+        if self.vhost.len() >= self.queues.len() { &self.vhost } else { &[] }
     }
 
     /// The guest's address.

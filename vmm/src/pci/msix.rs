@@ -6,6 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use vmm_sys_util::eventfd::EventFd;
+
 use super::ConfigSpace;
 use crate::irq::{MsiMessage, MsiRouter, MsiVector};
 
@@ -97,6 +99,12 @@ impl Msix {
         if let Err(error) = entry.vector.trigger() {
             tracing::warn!(%error, index, "an interrupt could not be signalled");
         }
+    }
+
+    /// Another descriptor of the eventfd that signals a vector, for kernel helpers. While the vector is masked, a signal
+    /// stays in it.
+    pub fn eventfd(&self, index: u16) -> Option<io::Result<EventFd>> {
+        self.entries.get(usize::from(index)).map(|entry| entry.vector.eventfd().try_clone())
     }
 
     /// Reads the table.

@@ -91,6 +91,12 @@ pub trait Lane: Send {
     /// The driver reset the device, or a ring of the lane is unusable. On the worker thread, which ends.
     fn deactivate(&mut self) {}
 
+    /// Whether it serves its queues after their kicks. A lane whose queues others move is called for each when it begins,
+    /// and then has the kicks to itself.
+    fn waits_for_kicks(&self) -> bool {
+        true
+    }
+
     /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the lane, and
     /// makes the device ask for a reset.
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;

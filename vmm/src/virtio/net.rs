@@ -3,6 +3,7 @@
 mod control;
 mod device;
 mod offload;
+mod offloaded;
 mod receive;
 mod shared;
 #[cfg(test)]

@@ -6,11 +6,13 @@ use std::sync::atomic::{Ordering, fence};
 
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryError};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::notifier::Notifier;
 use super::signals::{QueueSignal, Signals};
 use super::{Chain, ChainError, Finished, GuestMemory, Pending};
+use crate::sys::vhost;
 
 /// How many chains [`VirtQueue::drain`] serves before it lets the worker look at everything else.
 const BUDGET: usize = 64;
@@ -95,6 +97,11 @@ impl Queues {
         signals: Arc<Signals>,
     ) -> Self {
         Self { queues, kicks, signals }
+    }
+
+    /// Rings when the function may access memory, or no longer.
+    pub(super) fn on_bus_master(&self, watcher: Arc<Notifier>) {
+        self.signals.on_bus_master(watcher);
     }
 
     /// Has a queue served by its lane, whichever it is.
@@ -258,6 +265,45 @@ impl VirtQueue {
     /// Has the queue served again.
     pub fn again(&self) {
         wake(&self.kick);
+    }
+
+    /// The ring for who moves it in our place.
+    pub(super) fn host_layout(&self) -> Result<vhost::Ring, RingError> {
+        let host = |at| {
+            let address = self.memory.get_host_address(GuestAddress(at)).map_err(RingError::Memory)?;
+            Ok::<_, RingError>(address.expose_provenance())
+        };
+        Ok(vhost::Ring {
+            size: self.ring.size(),
+            position: self.ring.next_avail(),
+            descriptors: host(self.ring.desc_table())?,
+            available: host(self.ring.avail_ring())?,
+            used: host(self.ring.used_ring())?,
+        })
+    }
+
+    /// The ring was moved by another, to this position of the available ring; every chain before it is answered.
+    pub(super) fn take_over(&mut self, position: u16) -> Result<(), RingError> {
+        let used: u16 = self.memory.load(self.used(2), Ordering::Acquire).map_err(RingError::Memory)?;
+        let used = u16::from_le(used);
+        self.ring.set_next_avail(position);
+        self.ring.set_next_used(used);
+        (self.published, self.considered) = (Wrapping(used), Wrapping(used));
+        Ok(())
+    }
+
+    pub(super) fn kick(&self) -> &EventFd {
+        &self.kick
+    }
+
+    /// As [`QueueSignal::message_fd`].
+    pub(super) fn message_fd(&self) -> Result<Option<EventFd>, RingError> {
+        self.signal.message_fd().map_err(RingError::Host)
+    }
+
+    /// Interrupts the driver, which another has answered.
+    pub(super) fn interrupt(&self) {
+        self.signal.raise();
     }
 
     fn wants_interrupt(&mut self) -> Result<bool, RingError> {

@@ -1,6 +1,10 @@
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use vmm_sys_util::eventfd::EventFd;
+
+use super::notifier::Notifier;
 use crate::pci::{Intx, Msix};
 
 /// No vector (section 4.1.5.1.2).
@@ -23,6 +27,8 @@ pub(super) struct Signals {
     generation: AtomicU8,
     /// The function may access memory.
     bus_master: AtomicBool,
+    /// Rung when that changes.
+    watchers: Mutex<Vec<Arc<Notifier>>>,
 }
 
 /// What one queue has of its function: its interrupts, and leave to be served.
@@ -38,6 +44,16 @@ impl QueueSignal {
 
     pub(super) fn raise(&self) {
         self.signals.raise(self.signals.queue_vectors.get(self.index), ISR_QUEUE);
+    }
+
+    /// What interrupts the driver by a message, if the queue has one now.
+    pub(super) fn message_fd(&self) -> io::Result<Option<EventFd>> {
+        let signals = &self.signals;
+        if !signals.messages.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        let vector = signals.queue_vectors.get(self.index).map(|vector| vector.load(Ordering::SeqCst));
+        vector.map_or(Ok(None), |vector| signals.msix.eventfd(vector).transpose())
     }
 
     /// Whether the queue may be served: without bus mastering no chain is taken.
@@ -58,6 +74,7 @@ impl Signals {
             needs_reset: AtomicBool::new(false),
             generation: AtomicU8::new(0),
             bus_master: AtomicBool::new(false),
+            watchers: Mutex::default(),
         }
     }
 
@@ -84,7 +101,23 @@ impl Signals {
 
     /// Whether the function may access memory; answers whether it may now and might not before.
     pub(super) fn set_bus_master(&self, yes: bool) -> bool {
-        !self.bus_master.swap(yes, Ordering::SeqCst) && yes
+        let before = self.bus_master.swap(yes, Ordering::SeqCst);
+        if before != yes {
+            self.watchers().iter().for_each(|watcher| watcher.ring());
+        }
+        !before && yes
+    }
+
+    /// Rings when bus mastering is switched, until the reset.
+    pub(super) fn on_bus_master(&self, watcher: Arc<Notifier>) {
+        let mut watchers = self.watchers();
+        if watchers.iter().all(|known| !Arc::ptr_eq(known, &watcher)) {
+            watchers.push(watcher);
+        }
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Vec<Arc<Notifier>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reading clears, and lowers the line.
@@ -130,6 +163,7 @@ impl Signals {
         self.needs_reset.store(false, Ordering::SeqCst);
         self.isr.store(0, Ordering::SeqCst);
         self.settle_line();
+        self.watchers().clear();
         for slot in self.queue_vectors.iter().chain([&self.config_vector]) {
             slot.store(NO_VECTOR, Ordering::SeqCst);
         }

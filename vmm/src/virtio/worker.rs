@@ -134,7 +134,8 @@ impl Worker {
             thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
                 let mut lane = take.recv().unwrap_or_else(|_| Box::new(Nothing));
                 let _end = End { control: &theirs, signals: &signals };
-                let result = Loop::new(queues, &theirs).and_then(|mut run| run.run(lane.as_mut()));
+                let result = Loop::new(queues, &theirs, lane.waits_for_kicks())
+                    .and_then(|mut run| run.run(lane.as_mut()));
                 if let Err(error) = result {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a device needs a reset");
                     signals.ask_for_reset();
@@ -238,10 +239,10 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(queues: Queues, control: &'a Control) -> Result<Self, WorkerError> {
+    fn new(queues: Queues, control: &'a Control, waits: bool) -> Result<Self, WorkerError> {
         let epoll = Epoll::new()?;
         let kicks: Vec<_> = queues.kicks().collect();
-        for (at, (_, kick)) in (0..).zip(&kicks) {
+        for (at, (_, kick)) in (0..).zip(&kicks).filter(|_| waits) {
             watch(&epoll, kick.as_raw_fd(), at)?;
         }
         watch(&epoll, control.wake.as_raw_fd(), ORDER)?;
@@ -293,7 +294,9 @@ impl<'a> Loop<'a> {
     fn kicked(&mut self, lane: &mut dyn Lane, at: usize) -> Result<(), WorkerError> {
         if let Some((queue, kick)) = self.kicks.get(at) {
             // Empty when it is served without a kick.
-            let _ = kick.read();
+            if lane.waits_for_kicks() {
+                let _ = kick.read();
+            }
             lane.process_queue(*queue, &mut self.queues)?;
         }
         Ok(())

@@ -26,6 +26,8 @@ pub(super) struct Resources<'a> {
     pub files: Vec<Option<DiskFds>>,
     /// Inherited queues of the tap device of each interface; QEMU opens a tap device without any.
     pub taps: Vec<Vec<i32>>,
+    /// The node's vhost-net for each of them, inherited; none where QEMU moves the queues.
+    pub vhost: Vec<Vec<i32>>,
     /// Inherited kernel and initrd, for a VM that starts from them.
     pub kernel: Option<(i32, Option<i32>)>,
     /// Inherited socket of the serial port.
@@ -50,7 +52,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     chardevs(&mut args, resources);
     let layout = Layout::of(launch, resources.agent.is_some());
     blockdev::disks(&mut args, launch, &resources.files, layout);
-    device::devices(&mut args, launch, &resources.taps);
+    device::devices(&mut args, launch, &resources.taps, &resources.vhost);
     agent(&mut args, resources);
     hotplug::ports(&mut args, launch);
     extra::devices(&mut args, launch);

@@ -43,6 +43,7 @@ fn bare() -> Resources<'static> {
         variables: None,
         files: Vec::new(),
         taps: Vec::new(),
+        vhost: Vec::new(),
         kernel: None,
         serial: None,
         firmware_log: None,
@@ -210,14 +211,22 @@ fn a_seventh_sata_disk_gets_a_second_controller() {
 
 #[test]
 fn nics_have_queues() {
-    let net = |taps: Vec<Vec<i32>>, pairs| {
+    let offloaded = |taps: Vec<Vec<i32>>, vhost: Vec<Vec<i32>>, pairs| {
         let mut launch = sample::kernel_boot();
         launch.interfaces[0].queue_pairs = pairs;
-        let line = arguments(&launch, &Resources { taps, ..bare() });
+        let line = arguments(&launch, &Resources { taps, vhost, ..bare() });
         let netdev: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
         (netdev, device(&line, "virtio-net-pci"))
     };
+    let net = |taps, pairs| offloaded(taps, vec![Vec::new()], pairs);
+    let (netdev, _) = offloaded(vec![vec![7, 9]], vec![vec![10, 11]], 2);
+    assert_eq!((&netdev["vhost"], &netdev["vhostfds"]), (&json!(true), &json!("10:11")));
+    let (netdev, _) = offloaded(vec![vec![7]], vec![vec![10]], 1);
+    assert_eq!((&netdev["vhost"], &netdev["vhostfd"]), (&json!(true), &json!("10")));
+    let (netdev, _) = offloaded(vec![Vec::new()], vec![vec![10]], 1);
+    assert_eq!((&netdev["vhost"], &netdev["vhostfd"]), (&json!(true), &Value::Null));
     let (netdev, nic) = net(vec![vec![7, 9]], 2);
+    assert_eq!(netdev["vhost"], Value::Null);
     assert_eq!((&netdev["fds"], &nic["mq"], &nic["vectors"]), (&json!("7:9"), &json!(true), &json!(6)));
     let (netdev, nic) = net(vec![vec![7]], 2);
     assert_eq!((&netdev["fd"], &nic["mq"]), (&json!("7"), &Value::Null));

@@ -7,9 +7,10 @@ use crate::launch::{Interface, Launch};
 use vireo_vmconfig::{NicModel, Video};
 
 /// NICs and all devices that are either there or not.
-pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[Vec<i32>]) {
+pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[Vec<i32>], vhost: &[Vec<i32>]) {
     for (index, interface) in launch.interfaces.iter().enumerate() {
-        nic(args, interface, index, taps.get(index).map_or(&[], Vec::as_slice));
+        let of = |all: &[Vec<i32>]| all.get(index).cloned().unwrap_or_default();
+        nic(args, interface, index, (&of(taps), &of(vhost)));
     }
     if launch.rng {
         args.json("-object", &json!({ "qom-type": "rng-random", "id": "rng", "filename": "/dev/urandom" }));
@@ -45,8 +46,9 @@ pub(super) fn nic_id(index: usize) -> String {
     format!("device-net{index}")
 }
 
-/// `queues` are the inherited descriptors, for a tap that the launcher has open.
-fn nic(args: &mut Args, interface: &Interface, index: usize, queues: &[i32]) {
+/// `queues` are the inherited descriptors, for a tap that the launcher has open; `vhost` are those of the node's vhost-net, if
+/// it moves the queues.
+fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&[i32], &[i32])) {
     let net = format!("net{index}");
     let mut netdev = match queues {
         [] => json!({
@@ -54,8 +56,7 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, queues: &[i32]) {
         }),
         [fd] => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
         several => {
-            let fds: Vec<String> = several.iter().map(ToString::to_string).collect();
-            json!({ "type": "tap", "id": net, "fds": fds.join(":") })
+            json!({ "type": "tap", "id": net, "fds": list(several) })
         }
     };
     let mut pairs = queues.len();
@@ -65,6 +66,15 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, queues: &[i32]) {
         pairs = interface.queue_pairs;
         if pairs > 1 {
             netdev["queues"] = json!(pairs);
+        }
+    }
+    if !vhost.is_empty() && interface.model == NicModel::Virtio {
+        netdev["vhost"] = json!(true);
+        match (queues.len(), vhost) {
+            // QEMU opens it as it opens the tap: with several queues, or with one.
+            (0, _) => {}
+            (1, [fd, ..]) => netdev["vhostfd"] = json!(fd.to_string()),
+            (several, _) => netdev["vhostfds"] = json!(list(vhost.get(..several).unwrap_or(vhost))),
         }
     }
     args.json("-netdev", &netdev);
@@ -94,4 +104,9 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, queues: &[i32]) {
         None => device["romfile"] = json!(""),
     }
     args.json("-device", &device);
+}
+
+/// Descriptors as QEMU lists them.
+fn list(fds: &[i32]) -> String {
+    fds.iter().map(ToString::to_string).collect::<Vec<_>>().join(":")
 }

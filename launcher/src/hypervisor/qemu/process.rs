@@ -45,6 +45,7 @@ pub(super) struct InheritedFds {
     kvm: Option<OwnedFd>,
     disks: Vec<Option<OwnedDisk>>,
     taps: Vec<Vec<OwnedFd>>,
+    vhost: Vec<Vec<OwnedFd>>,
     kernel: Option<(OwnedFd, Option<OwnedFd>)>,
     variables: Option<OwnedFd>,
     qmp: (StdStream, StdStream),
@@ -85,10 +86,9 @@ impl InheritedFds {
                 let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
                 Ok(Some((OwnedImage::share(&files.image)?, backing)))
             });
-            let taps = host
-                .taps
-                .iter()
-                .map(|queues| queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>());
+            let share_all = |all: &[Vec<OwnedFd>]| -> io::Result<Vec<Vec<OwnedFd>>> {
+                all.iter().map(|queues| queues.iter().map(OwnedFd::try_clone).collect()).collect()
+            };
             let share = |file: &File| file.as_fd().try_clone_to_owned();
             let kernel = host.kernel.as_ref().map(|(kernel, initrd)| {
                 io::Result::Ok((share(kernel)?, initrd.as_ref().map(share).transpose()?))
@@ -96,7 +96,8 @@ impl InheritedFds {
             Ok(Self {
                 kvm: host.kvm.as_ref().map(OwnedFd::try_clone).transpose()?,
                 disks: disks.collect::<io::Result<_>>()?,
-                taps: taps.collect::<io::Result<_>>()?,
+                taps: share_all(&host.taps)?,
+                vhost: share_all(&host.vhost)?,
                 kernel: kernel.transpose()?,
                 variables: host.variables().map(share).transpose()?,
                 qmp: StdStream::pair()?,
@@ -124,7 +125,12 @@ impl InheritedFds {
 
     /// Descriptor numbers of the tap devices' queues.
     pub(super) fn tap_fds(&self) -> Vec<Vec<RawFd>> {
-        self.taps.iter().map(|queues| queues.iter().map(AsRawFd::as_raw_fd).collect()).collect()
+        numbers(&self.taps)
+    }
+
+    /// Descriptor numbers of the node's vhost-net, for the tap devices' queues.
+    pub(super) fn vhost_fds(&self) -> Vec<Vec<RawFd>> {
+        numbers(&self.vhost)
     }
 
     /// Descriptor numbers of kernel and initrd.
@@ -164,7 +170,7 @@ impl InheritedFds {
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
         images
             .chain([self.qmp_fd()])
-            .chain(self.tap_fds().into_iter().flatten())
+            .chain(self.tap_fds().into_iter().chain(self.vhost_fds()).flatten())
             .chain(
                 self.kernel_fds().into_iter().flat_map(|(kernel, initrd)| [Some(kernel), initrd]).flatten(),
             )
@@ -175,6 +181,10 @@ impl InheritedFds {
             .chain(self.kvm_fd())
             .collect()
     }
+}
+
+fn numbers(queues: &[Vec<OwnedFd>]) -> Vec<Vec<RawFd>> {
+    queues.iter().map(|queues| queues.iter().map(AsRawFd::as_raw_fd).collect()).collect()
 }
 
 /// QEMU takes a descriptor for a node that passes the host's cache by only where the descriptor does so already.

@@ -66,7 +66,7 @@ impl Default for Plan {
         Self {
             rounds: 3,
             seconds: 2.0,
-            monitors: vec![Monitor::Vmm, Monitor::Qemu, Monitor::QemuVhost],
+            monitors: vec![Monitor::Vmm, Monitor::VmmVhost, Monitor::Qemu, Monitor::QemuVhost],
             pairs: vec![1, 2],
             host_cpus: 1,
             other: None,
@@ -255,14 +255,14 @@ mod tests {
         assert_eq!(Plan::parse(&mut lexopt::Parser::from_iter(words)).unwrap(), plan);
         let refused =
             |word| Plan::parse(&mut lexopt::Parser::from_iter(["net", word])).unwrap_err().to_string();
-        assert!(refused("--only=kvm").contains("vmm, other, qemu, qemu-vhost"));
+        assert!(refused("--only=kvm").contains("vmm, vmm-vhost, other, qemu, qemu-vhost"));
         assert!(refused("--queues=9").contains("1 to 8"));
     }
 
     #[test]
     fn a_guest_has_the_queues_of_the_plan() {
         let line = |monitor: Monitor, pairs| monitor.command(pairs).join(" ");
-        assert!(line(Monitor::Vmm, 2).contains("--net tap=tap0,queues=2"));
+        assert!(line(Monitor::Vmm, 2).contains("--net tap=tap0,queues=2,vhost=off "));
         assert!(line(Monitor::Other, 1).contains("--net tap=tap0 "));
         assert!(line(Monitor::QemuVhost, 2).contains("vhost=on,queues=2"));
         assert!(line(Monitor::Qemu, 1).contains("vhost=off "));

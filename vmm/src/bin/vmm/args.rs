@@ -55,6 +55,8 @@ pub(crate) struct NetArg {
     pub(crate) mac: Option<MacAddr>,
     /// Pairs of queues; 1 is a tap without others.
     pub(crate) queues: usize,
+    /// Whether the kernel moves them; by default where it can.
+    pub(crate) vhost: Option<bool>,
 }
 
 #[derive(Debug, PartialEq, Eq)]

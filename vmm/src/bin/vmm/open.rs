@@ -10,7 +10,7 @@ use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
     Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
 };
-use vireo_vmm::sys::tap;
+use vireo_vmm::sys::{tap, vhost};
 
 use crate::args::{Args, BootArg, DiskArg, NetArg};
 
@@ -32,6 +32,8 @@ pub(crate) enum OpenError {
         #[source]
         source: io::Error,
     },
+    #[error("--net: vhost: cannot open /dev/vhost-net: load the module vhost_net")]
+    Vhost(#[source] io::Error),
     #[error("--kvm-fd {fd}")]
     Kvm {
         fd: RawFd,
@@ -122,7 +124,17 @@ fn net(arg: &NetArg) -> Result<Net, OpenError> {
         Some(mac) => mac,
         None => derived(name).map_err(|source| OpenError::Mac { name: name.clone(), source })?,
     };
-    Ok(Net::new(first, mac).more_queues(others))
+    let devices = match arg.vhost {
+        Some(false) => Vec::new(),
+        // Where it cannot be had, the monitor does without.
+        None => vhost_devices(arg.queues).unwrap_or_default(),
+        Some(true) => vhost_devices(arg.queues).map_err(OpenError::Vhost)?,
+    };
+    Ok(Net::new(first, mac).more_queues(others).vhost(devices))
+}
+
+fn vhost_devices(count: usize) -> io::Result<Vec<OwnedFd>> {
+    (0..count).map(|_| vhost::open()).collect()
 }
 
 /// The same address for the same tap, every time: guests know their NICs by it. The hash is FNV-1a.

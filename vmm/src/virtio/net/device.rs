@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::super::{Device, DeviceInfo, Lane};
 use super::HEADER;
 use super::control::Control;
-use super::offload::{CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, STATUS};
+use super::offload::{CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, RING_FEATURES, STATUS};
+use super::offloaded::Offloaded;
 use super::receive::Receive;
 use super::shared::{NetConfig, Shared};
 use super::transmit::Transmit;
 
 use crate::config::Net;
 use crate::sys::tap;
+use crate::sys::vhost::VhostNet;
 
 /// Section 5.
 const DEVICE_ID: u16 = 1;
@@ -26,6 +28,8 @@ pub struct NetDevice {
     taps: Vec<Arc<OwnedFd>>,
     mtu: Option<u16>,
     config: Arc<NetConfig>,
+    /// One for each queue pair, or none.
+    offloads: Vec<VhostNet>,
 }
 
 /// Why a NIC cannot be made.
@@ -45,15 +49,29 @@ impl NetDevice {
         let taps = net.queues().iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
         let taps = taps.map_err(NetError::Duplicate)?;
         taps.iter().try_for_each(|tap| prepare(tap.as_fd())).map_err(NetError::NoTap)?;
-        Ok(Self::on(taps, net))
+        let offloads = offloads(net).unwrap_or_else(|error| {
+            tracing::warn!(%error, "vhost-net cannot be used: the monitor moves the queues of a NIC");
+            Vec::new()
+        });
+        Ok(Self { offloads, ..Self::on(taps, net) })
     }
 
     pub(super) fn on(taps: Vec<OwnedFd>, net: &Net) -> Self {
         let pairs = u16::try_from(taps.len()).unwrap_or(1);
         let mtu = net.advertised_mtu();
         let config = Arc::new(NetConfig::new(net.mac(), mtu, pairs, net.link().clone()));
-        Self { taps: taps.into_iter().map(Arc::new).collect(), mtu, config }
+        Self { taps: taps.into_iter().map(Arc::new).collect(), mtu, config, offloads: Vec::new() }
     }
+}
+
+/// What moves the queues in our place.
+fn offloads(net: &Net) -> io::Result<Vec<VhostNet>> {
+    let devices = net.offloads().iter().map(|device| {
+        let vhost = VhostNet::new(device.try_clone()?)?;
+        let complete = vhost.features(RING_FEATURES) == RING_FEATURES;
+        complete.then_some(vhost).ok_or_else(|| io::Error::other("it does not support the rings' features"))
+    });
+    devices.collect()
 }
 
 fn prepare(tap: BorrowedFd<'_>) -> io::Result<()> {
@@ -84,7 +102,17 @@ impl Device for NetDevice {
         let shared = Arc::new(Shared::new(self.taps.clone(), self.config));
         // Before the others: it sets which queues of the tap are attached.
         let mut lanes: Vec<Box<dyn Lane>> = vec![Box::new(Control::new(shared.clone()))];
+        let mut offloads = self.offloads.into_iter();
         for (pair, tap) in self.taps.into_iter().enumerate() {
+            let offload = offloads.next().and_then(|vhost| {
+                Offloaded::new(vhost, pair, tap.clone(), shared.clone())
+                    .inspect_err(|error| tracing::warn!(%error, pair, "the monitor moves a queue pair"))
+                    .ok()
+            });
+            if let Some(offload) = offload {
+                lanes.push(Box::new(offload));
+                continue;
+            }
             lanes.push(Box::new(Receive::new(pair, tap.clone(), shared.clone(), frame)));
             lanes.push(Box::new(Transmit::new(pair, tap, shared.clone())));
         }

@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vireo_vmconfig::MacAddr;
 
 use super::super::DeviceConfig;
 use super::super::device::copy_from;
+use super::super::notifier::Notifier;
 use super::offload::{GUEST_ANNOUNCE, MQ};
 use crate::config::Link;
 use crate::sys::tap;
@@ -26,6 +27,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(taps: Vec<Arc<OwnedFd>>, config: Arc<NetConfig>) -> Self {
         Self { taps, used: AtomicUsize::new(1), config }
+    }
+
+    /// Rings when the link, or the number of used pairs, is another one.
+    pub(super) fn on_change(&self, watcher: Arc<Notifier>) {
+        self.config.watchers().push(watcher);
     }
 
     pub(super) fn config(&self) -> &NetConfig {
@@ -66,6 +72,7 @@ impl Shared {
             }
         }
         self.used.store(wanted, Ordering::SeqCst);
+        self.config.watchers().iter().for_each(|watcher| watcher.ring());
         Ok(())
     }
 }
@@ -82,12 +89,28 @@ pub(super) struct NetConfig {
     link: Arc<Link>,
     /// The driver acknowledges announcements.
     announces: AtomicBool,
+    watchers: Watchers,
 }
+
+/// Lanes that do not look at the link by themselves.
+type Watchers = Arc<Mutex<Vec<Arc<Notifier>>>>;
 
 impl NetConfig {
     pub(super) fn new(mac: MacAddr, mtu: Option<u16>, pairs: u16, link: Arc<Link>) -> Self {
         let address = Mutex::new(mac.octets());
-        Self { original: mac, address, pairs, mtu: mtu.unwrap_or(0), link, announces: AtomicBool::new(false) }
+        Self {
+            original: mac,
+            address,
+            pairs,
+            mtu: mtu.unwrap_or(0),
+            link,
+            announces: AtomicBool::new(false),
+            watchers: Watchers::default(),
+        }
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Vec<Arc<Notifier>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn link(&self) -> &Link {
@@ -128,6 +151,11 @@ impl DeviceConfig for NetConfig {
     }
 
     fn on_change(&self, notify: Box<dyn Fn() + Send + Sync>) {
-        self.link.on_change(notify);
+        let watchers = self.watchers.clone();
+        self.link.on_change(Box::new(move || {
+            notify();
+            let watchers = watchers.lock().unwrap_or_else(PoisonError::into_inner);
+            watchers.iter().for_each(|watcher| watcher.ring());
+        }));
     }
 }

@@ -14,8 +14,10 @@ pub(crate) const TAP: &str = "tap0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Monitor {
-    /// The monitor.
+    /// The monitor, which moves the queues itself.
     Vmm,
+    /// The monitor with vhost-net.
+    VmmVhost,
     /// Another build of it.
     Other,
     /// QEMU, which moves the queues itself.
@@ -25,7 +27,7 @@ pub(crate) enum Monitor {
 }
 
 impl Monitor {
-    pub(crate) const ALL: [Self; 4] = [Self::Vmm, Self::Other, Self::Qemu, Self::QemuVhost];
+    pub(crate) const ALL: [Self; 5] = [Self::Vmm, Self::VmmVhost, Self::Other, Self::Qemu, Self::QemuVhost];
 
     /// Whether it is what ours is compared with.
     pub(crate) fn is_qemu(self) -> bool {
@@ -35,7 +37,7 @@ impl Monitor {
     /// Its program in the nested host.
     pub(crate) fn program(self) -> &'static str {
         match self {
-            Self::Vmm => "/in/vmm",
+            Self::Vmm | Self::VmmVhost => "/in/vmm",
             Self::Other => "/in/other",
             Self::Qemu | Self::QemuVhost => "qemu-system-x86_64",
         }
@@ -57,10 +59,15 @@ impl Monitor {
                  -device virtio-net-pci,netdev=net,romfile={multiqueue} -kernel /in/vmlinuz -initrd /in/initrd -append"
             )
         } else {
-            // Another build may not know of queues.
+            // Another build may not know of queues, or of vhost.
             let queues = if pairs == 1 { String::new() } else { format!(",queues={pairs}") };
+            let vhost = match self {
+                Self::VmmVhost => ",vhost=on",
+                Self::Vmm => ",vhost=off",
+                _ => "",
+            };
             format!(
-                "{program} --cpus {pairs} --memory {MEMORY_MIB}M --net tap={TAP}{queues} --kernel /in/vmlinuz \
+                "{program} --cpus {pairs} --memory {MEMORY_MIB}M --net tap={TAP}{queues}{vhost} --kernel /in/vmlinuz \
                  --initrd /in/initrd --cmdline"
             )
         };
@@ -73,6 +80,7 @@ impl fmt::Display for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Vmm => "vmm",
+            Self::VmmVhost => "vmm-vhost",
             Self::Other => "other",
             Self::Qemu => "qemu",
             Self::QemuVhost => "qemu-vhost",

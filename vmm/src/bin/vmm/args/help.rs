@@ -18,9 +18,10 @@ Usage: vmm --kernel FILE [OPTION]...
                                    may be given several times
   --cdrom path=FILE[,bus=BUS]      image in a CD/DVD drive on the bus sata (default) or scsi; may be given
                                    several times
-  --net tap=NAME[,mac=MAC][,queues=N]
+  --net tap=NAME[,mac=MAC][,queues=N][,vhost=on]
                                    NIC on an existing tap device, which was made with multi_queue where there are
-                                   several queues (1 to 8); may be given several times
+                                   several queues (1 to 8); may be given several times. The kernel moves its
+                                   queues (vhost-net) where it can, or must (vhost=on), or shall not (vhost=off)
   --serial stdio                   serial port on this terminal (default); Ctrl+] leaves, Ctrl+^ p presses the
                                    power button, Ctrl+^ b sends a break, Ctrl+^ twice is a Ctrl+^ for the guest
   --serial file=FILE               serial output into a file

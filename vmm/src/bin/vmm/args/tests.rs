@@ -24,7 +24,7 @@ fn a_kernel_is_enough() {
 #[test]
 fn every_flag_is_parsed() {
     let args = run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
-                    --disk path=b,bus=sata --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2 --serial socket=s \
+                    --disk path=b,bus=sata --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2,vhost=off --serial socket=s \
                     --vnc unix:v");
     let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
     assert_eq!(args.boot, boot);
@@ -34,8 +34,8 @@ fn every_flag_is_parsed() {
     let want = [disk("a", true, Attachment::Virtio), disk("b", false, sata), disk("c", true, cdrom)];
     assert_eq!(args.disks, want);
     assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
-    assert_eq!(args.nets[0].queues, 1);
-    assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None, queues: 2 });
+    assert_eq!((args.nets[0].queues, args.nets[0].vhost), (1, None));
+    assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None, queues: 2, vhost: Some(false) });
     assert_eq!(args.serial, SerialArg::Socket("s".into()));
     assert_eq!(args.vnc, Some(Address::Unix("v".into())));
     assert_eq!((args.video, args.inputs), (Adapter::Bochs, vec![Input::Tablet]));

@@ -46,17 +46,18 @@ pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
 }
 
 pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
-    let (mut tap, mut mac, mut queues) = (None, None, None);
+    let (mut tap, mut mac, mut queues, mut vhost) = (None, None, None, None);
     for (key, value) in pairs(text) {
         match key {
             "tap" => once(&mut tap, "--net: tap", value.to_owned())?,
             "mac" => once(&mut mac, "--net: mac", value.parse().map_err(ArgsError::Mac)?)?,
             "queues" => once(&mut queues, "--net: queues", queue_count(value)?)?,
-            _ => return Err(unknown("--net", key, "tap, mac and queues")),
+            "vhost" => once(&mut vhost, "--net: vhost", switch("--net: vhost", value)?)?,
+            _ => return Err(unknown("--net", key, "tap, mac, queues and vhost")),
         }
     }
     let tap = tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?;
-    Ok(NetArg { tap, mac, queues: queues.unwrap_or(1) })
+    Ok(NetArg { tap, mac, queues: queues.unwrap_or(1), vhost })
 }
 
 fn queue_count(value: &str) -> Result<usize, ArgsError> {
