@@ -1,9 +1,11 @@
 //! A VirtualMachine under `vireo` with the native hypervisor: what `standalone` shows on QEMU, and what only a reset does.
 
+use serde_json::Value;
 use vireo_tests::guest::{Guest, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
+use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_with_a_claim};
 
 #[test]
@@ -62,4 +64,67 @@ fn a_vm(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
 fn keeps_its_disk(guest: &mut Guest<'_>) -> Result<(), HostError> {
     assert_eq!(guest.run(&format!("{DATA}; head -n1 $data"), SOON)?.trim(), "kept");
     Ok(())
+}
+
+#[test]
+fn nested_nics_on_native() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    scenario::run(
+        "queues and links of NICs",
+        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        |host, monitor| {
+            host.shell("modprobe vhost_net").run()?.ok();
+            match monitor {
+                Monitor::Vmm => nics(host, "native"),
+                Monitor::Qemu => nics(host, "qemu"),
+            }
+        },
+    );
+}
+
+#[test]
+fn nics_on_qemu() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let host = host_with_vireo(scratch.path())?.here()?;
+    nics(&host, "qemu")
+}
+
+/// One has a queue pair for each vCPU, also after a pause; one has no link.
+fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+    const PING: &str = "ping -c 3 -i 0.2 -w 10 10.0.2.1";
+    let standalone = Standalone::start_on(host, hypervisor)?;
+    let several = manifest(host, "one")
+        .replace("cores: 1", "cores: 2")
+        .replace("      rng: {}", "      networkInterfaceMultiqueue: true\n      rng: {}");
+    standalone.kubectl("apply -f -", Some(&several))?.ok();
+    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    let mut guest = standalone.console("one")?;
+    guest.ready()?;
+    assert_eq!(guest.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", SOON)?.trim(), "2");
+    guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
+    assert_eq!(nic(&standalone, "one")?, ("up".into(), 2.into()));
+    standalone.virtctl("pause vmi one")?.ok();
+    standalone.virtctl("unpause vmi one")?.ok();
+    guest.run(PING, SOON)?;
+    standalone.virtctl("reset vmi one")?.ok();
+    guest.ready()?;
+    guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
+    standalone.kubectl("delete vmi one --timeout=60s", None)?.ok();
+
+    let mute = manifest(host, "mute").replace("masquerade: {}", "masquerade: {}\n        state: down");
+    standalone.kubectl("apply -f -", Some(&mute))?.ok();
+    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/mute", None)?.ok();
+    let mut guest = standalone.console("mute")?;
+    guest.ready()?;
+    assert_eq!(guest.run("ip link set eth0 up; cat /sys/class/net/eth0/carrier", SOON)?.trim(), "0");
+    assert_eq!(nic(&standalone, "mute")?, ("down".into(), 1.into()));
+    standalone.kubectl("delete vmi mute --timeout=60s", None)?.ok();
+    Ok(())
+}
+
+/// The link and the queues of an instance's NIC, as the status shows them.
+fn nic(standalone: &Standalone<'_>, name: &str) -> Result<(Value, Value), HostError> {
+    let vmi = standalone.json(&format!("get vmi {name}"))?;
+    let nic = &vmi["status"]["interfaces"][0];
+    Ok((nic["linkState"].clone(), nic["queueCount"].clone()))
 }
