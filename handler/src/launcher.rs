@@ -4,6 +4,7 @@ pub mod cgroup;
 mod descendants;
 #[cfg(test)]
 pub(crate) mod fake;
+pub(crate) mod files;
 pub mod link;
 pub(crate) mod pod;
 pub mod process;

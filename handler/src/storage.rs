@@ -24,6 +24,7 @@ pub use allowed::{AllowedDirectories, AllowedPaths, NotAllowed};
 pub use blobs::{BlobError, Part};
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
 pub use format::FormatError;
+pub(crate) use host_disks::HostDisks;
 pub use images::{ImageError, Images};
 pub use node_file::OpenError;
 pub use oci::OciError;

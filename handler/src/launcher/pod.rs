@@ -1,7 +1,6 @@
 //! The Pod runtime: a launcher that the kubelet started in its Pod.
 //!
-//! The launcher's sockets are in a volume of the Pod, which the node agent finds below the kubelet's directory. It opens
-//! the files and devices of the VM itself and passes them: the launcher sees none of the node's files.
+//! The launcher's sockets are in a volume of the Pod, which the node agent finds below the kubelet's directory.
 
 mod claims;
 mod host_devices;
@@ -10,33 +9,28 @@ pub(crate) mod projected;
 mod root;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
 use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
-use vireo_proto::files::{
-    self, KVM, VHOST_NET, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket,
-    tap_name, vhost_name,
-};
-use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
+use vireo_proto::files;
+use vireo_proto::launcher::{Disk, disk_source::Source};
 
 use self::claims::{open_disk as open_claim, open_state};
 pub(crate) use self::host_devices::prepare as prepare_host_devices;
 pub(crate) use self::images::ImageContainer;
 use self::root::Root;
+use super::files::{named, open_disk};
 use super::process;
-use crate::network::netns;
-use crate::network::tap::{self, Queues};
 use crate::node::Attachments;
 use crate::state::VmiDir;
+use crate::storage::HostDisks;
 
 /// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
 pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
@@ -101,74 +95,31 @@ fn link(at: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Opens the disk of a claim in the Pod of the launcher with a process ID. `None` for another disk. Blocks.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(super) fn open_mounted(
+    disk: &Disk,
+    pid: i32,
+    claims: &ClaimDisks,
+) -> io::Result<Option<(String, OwnedFd)>> {
+    let Some((path, bytes)) = claim(disk, claims) else { return Ok(None) };
+    let opened = open_claim(&Root::of(pid)?, path, bytes, !disk.read_only).map_err(named(path))?;
+    Ok(Some((path.to_owned(), opened)))
+}
+
+/// Opens the EFI variables in the Pod of the launcher with a process ID. Blocks.
+///
+/// # Errors
+/// When they cannot be opened.
+pub(super) fn open_variables(path: &str, pid: i32) -> io::Result<OwnedFd> {
+    open_state(&Root::of(pid)?, path)
+}
+
 /// The network namespace of a process.
 pub(crate) fn network_namespace(pid: i32) -> PathBuf {
     format!("/proc/{pid}/ns/net").into()
-}
-
-/// Opens the files and devices that a launch request names, for the launcher with a process ID. `claims` are the disks that
-/// are in its Pod; all others are files of the node. Blocks.
-///
-/// # Errors
-/// Names the first that cannot be opened.
-pub(crate) fn open(
-    request: &LaunchRequest,
-    pid: i32,
-    claims: &ClaimDisks,
-) -> io::Result<Vec<(String, OwnedFd)>> {
-    let namespace = &network_namespace(pid);
-    let mut files = Vec::new();
-    // Where there is none, the launcher reports the consequences.
-    files.extend(open_file(KVM, true).ok());
-    for disk in &request.disks {
-        match claim(disk, claims) {
-            Some((path, bytes)) => {
-                let opened = open_claim(&Root::of(pid)?, path, bytes, !disk.read_only);
-                files.push((path.to_owned(), opened.map_err(named(path))?));
-            }
-            None => files.extend(open_disk(disk)?),
-        }
-    }
-    match request.firmware.as_ref().and_then(|firmware| firmware.boot.as_ref()) {
-        Some(Boot::Kernel(boot)) => {
-            let paths = [&boot.kernel_path, &boot.initrd_path];
-            for path in paths.into_iter().filter(|path| !path.is_empty()) {
-                files.push(open_file(path, false)?);
-            }
-        }
-        Some(Boot::Efi(efi)) if claims.contains_key(&efi.variables_path) => {
-            let path = &efi.variables_path;
-            files.push((path.clone(), open_state(&Root::of(pid)?, path).map_err(named(path))?));
-        }
-        Some(Boot::Efi(_) | Boot::Bios(_)) | None => {}
-    }
-    for interface in &request.interfaces {
-        let (device, pairs) = (interface.tap.clone(), interface.queue_pairs.max(1));
-        let open = move || (0..pairs).map(|_| tap::open(&device, Queues::of(pairs))).collect();
-        let opened: io::Result<Vec<OwnedFd>> = netns::inside(namespace, open)?;
-        for (number, queue) in opened.map_err(named(&interface.tap))?.into_iter().enumerate() {
-            files.push((tap_name(&interface.tap, number), queue));
-            // Where there is none, hypervisors move the queue themselves.
-            let vhost = open_file(VHOST_NET, true).ok();
-            files.extend(vhost.map(|(_, device)| (vhost_name(&interface.tap, number), device)));
-        }
-        if interface.lease.is_some() {
-            let device = interface.dhcp_device.clone();
-            let socket = netns::inside(namespace, move || dhcp_socket(&device))?;
-            files
-                .push((dhcp_name(&interface.tap), socket.map_err(named("the DHCP server's socket"))?.into()));
-        }
-        if interface.ipv6_lease.is_some() {
-            let device = interface.tap.clone();
-            let sockets = move || (dhcpv6_socket(&device), router_socket(&device));
-            let (dhcpv6, router) = netns::inside(namespace, sockets)?;
-            let dhcpv6 = dhcpv6.map_err(named("the DHCPv6 server's socket"))?;
-            files.push((dhcpv6_name(&interface.tap), dhcpv6.into()));
-            let router = router.map_err(named("the socket for router advertisements"))?;
-            files.push((router_name(&interface.tap), router));
-        }
-    }
-    Ok(files)
 }
 
 /// The disk of a claim, with the size of one that has to be made.
@@ -190,7 +141,7 @@ pub(crate) fn open_attached(
     pods: &Path,
 ) -> io::Result<Vec<(String, OwnedFd)>> {
     let found = attachments.values().find_map(|pod| Some((pod, claim(disk, &pod.disks)?)));
-    let Some((pod, (path, bytes))) = found else { return open_disk(disk) };
+    let Some((pod, (path, bytes))) = found else { return open_disk(disk, &HostDisks::default()) };
     let uid: Uuid = parsed(&pod.uid)?;
     let process = files::peer(&volume(pods, &pod.uid, SOCKETS_VOLUME).join(ATTACHMENT_SOCKET));
     let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
@@ -200,39 +151,9 @@ pub(crate) fn open_attached(
     Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
 }
 
-/// Opens the files of a disk. Blocks.
-///
-/// # Errors
-/// Names the first that cannot be opened.
-pub(crate) fn open_disk(disk: &Disk) -> io::Result<Vec<(String, OwnedFd)>> {
-    let write = !disk.read_only;
-    Ok(match disk.source.as_ref().and_then(|source| source.source.as_ref()) {
-        Some(Source::Raw(raw)) => vec![open_file(&raw.path, write)?],
-        Some(Source::Qcow2(image)) => vec![open_file(&image.path, write)?],
-        Some(Source::Overlay(overlay)) => {
-            vec![open_file(&overlay.path, write)?, open_file(&overlay.backing_raw_path, false)?]
-        }
-        Some(Source::NoMedium(_)) | None => Vec::new(),
-    })
-}
-
-fn open_file(path: &str, write: bool) -> io::Result<(String, OwnedFd)> {
-    // Without O_NONBLOCK, opening a fifo would wait for its other end.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file: File =
-        OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).map_err(named(path))?;
-    Ok((path.to_owned(), file.into()))
-}
-
-fn named(what: &str) -> impl FnOnce(io::Error) -> io::Error {
-    move |error| io::Error::new(error.kind(), format!("cannot open {what}: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
-
-    use vireo_proto::launcher::{DiskSource, disk_source::Overlay};
 
     use super::*;
     use crate::state::StateDir;
@@ -271,20 +192,5 @@ mod tests {
         assert!(foreign.to_string().contains("outside of it"), "{foreign}");
         assert!(!vmi.launcher_stamp().exists());
         assert!(find(&vmi, &pods, "../../etc").is_err());
-    }
-
-    #[test]
-    fn every_file_of_a_disk_is_opened_by_its_name() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-        fs::write(path("image"), "").unwrap();
-        let overlay = Overlay { path: path("image"), backing_raw_path: path("base") };
-        let source = Some(DiskSource { source: Some(Source::Overlay(overlay)) });
-        let disk = Disk { source, ..Disk::default() };
-        let missing = open_disk(&disk).unwrap_err();
-        assert!(missing.to_string().contains(&path("base")), "{missing}");
-        fs::write(path("base"), "").unwrap();
-        let names: Vec<String> = open_disk(&disk).unwrap().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, [path("image"), path("base")]);
     }
 }

@@ -16,12 +16,13 @@ use super::reconciler::{LauncherState, VmiReconciler};
 use super::record::{Record, now};
 use super::status::{NO_POD, Phase, SyncError};
 use crate::launcher;
+use crate::launcher::files::{Origin, PodFiles};
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
-use crate::storage::{self, Places, Prepared, PullSecrets, StorageError};
+use crate::storage::{self, HostDisks, Places, Prepared, PullSecrets, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -322,9 +323,8 @@ impl VmiReconciler {
         let record = self.known()?;
         let mut request = self.request(&record, &vm, &prepared, &uplink);
         request.extra_devices.extend(self.host_devices(&vm).await?.iter().map(Into::into));
-        if let Runtime::Pods(_) = self.node.settings.runtime {
-            self.pass_files(&record, request.clone()).await?;
-        }
+        let host_disks = HostDisks::of(&vm, &prepared.disks, &self.node.settings.allowed);
+        self.pass_files(&record, request.clone(), host_disks).await?;
         match interrupt.or(self.link()?.launch(request)).await {
             None => {}
             // The launcher's state reports the result, also of a rejected launch.
@@ -351,15 +351,21 @@ impl VmiReconciler {
         }
     }
 
-    /// Passes the files of a launch request to a launcher that cannot open them.
-    async fn pass_files(&self, record: &Record, request: LaunchRequest) -> Done {
+    /// Passes the files of a launch request to a launcher, which cannot open them.
+    async fn pass_files(&self, record: &Record, request: LaunchRequest, host_disks: HostDisks) -> Done {
         let (socket, pid) = (record.dir.files_socket(), self.link()?.pid());
-        let claims =
-            self.node.launcher_pod(&self.key.namespace, record.uid).map(|pod| pod.claims).unwrap_or_default();
+        let (namespace, pod) = match self.node.settings.runtime {
+            Runtime::Process => (record.plan.as_ref().map(|plan| netns::path(&plan.namespace)), None),
+            Runtime::Pods(_) => {
+                let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
+                let claims = pod.map(|pod| pod.claims).unwrap_or_default();
+                (Some(launcher::pod::network_namespace(pid)), Some(PodFiles { pid, claims }))
+            }
+        };
+        let origin = Origin { namespace, pod, host_disks };
         let pass = move || {
             files::discard(&socket)?;
-            let files = launcher::pod::open(&request, pid, &claims)?;
-            files::pass(&socket, &files)
+            files::pass(&socket, &launcher::files::open(&request, &origin)?)
         };
         run_blocking("FailedLaunch", move || pass().map_err(sync_error("FailedLaunch"))).await
     }

@@ -13,7 +13,7 @@ use crate::launcher;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::settings::Runtime;
-use crate::storage::{self, StorageError};
+use crate::storage::{self, HostDisks, StorageError};
 
 fn disk_error(error: StorageError) -> SyncError {
     let sync_error = SyncError { reason: error.reason(), message: chain(&error) };
@@ -68,14 +68,19 @@ impl VmiReconciler {
         let source = cancel_if(interrupt.desired, |desired| desired.removes(&record), prepare).await;
         let Some(source) = source else { return Ok(()) };
         let disk = crate::resolve::disk(disk, &source.map_err(disk_error)?);
-        if let Runtime::Pods(pods) = &self.node.settings.runtime {
-            let (socket, opened, pods) = (record.dir.files_socket(), disk.clone(), pods.clone());
-            let attachments = self.node.attachments(&self.key.namespace, record.uid);
-            let pass =
-                move || files::pass(&socket, &launcher::pod::open_attached(&opened, &attachments, &pods)?);
-            let failed = volumes::HOTPLUG_FAILED;
-            run_blocking(failed, move || pass().map_err(sync_error(failed))).await?;
-        }
+        let (socket, opened) = (record.dir.files_socket(), disk.clone());
+        let runtime = self.node.settings.runtime.clone();
+        let attachments = self.node.attachments(&self.key.namespace, record.uid);
+        let pass = move || {
+            // Users name no path of the node for a disk that is hotplugged.
+            let files = match runtime {
+                Runtime::Process => launcher::files::open_disk(&opened, &HostDisks::default()),
+                Runtime::Pods(pods) => launcher::pod::open_attached(&opened, &attachments, &pods),
+            }?;
+            files::pass(&socket, &files)
+        };
+        let failed = volumes::HOTPLUG_FAILED;
+        run_blocking(failed, move || pass().map_err(sync_error(failed))).await?;
         let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
         done.map_err(sync_error(volumes::HOTPLUG_FAILED))
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat, openat2};
 use rustix::io::Errno;
 
 /// How often a lookup is retried when the path changes meanwhile.
@@ -41,23 +41,45 @@ pub(super) fn directory(path: &Path) -> Result<OwnedFd, OpenError> {
 
 /// Opens a regular file in the same way.
 pub(super) fn regular(path: &Path) -> Result<File, OpenError> {
-    readable(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    reopen(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?, OFlags::RDONLY)
 }
 
 /// Opens a directory below another one, or that directory itself; no symbolic link is followed.
 pub(super) fn directory_beneath(parent: impl AsFd, path: &Path) -> Result<OwnedFd, OpenError> {
-    Ok(beneath(parent, path, OFlags::PATH | OFlags::DIRECTORY)?)
+    Ok(beneath(parent, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
 }
 
 /// Opens a regular file below a directory; no symbolic link is followed.
 pub(super) fn regular_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
-    readable(beneath(parent, path, OFlags::PATH)?)
+    regular_beneath_for(parent, path, OFlags::RDONLY)
 }
 
-fn beneath(parent: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// The same for this access.
+pub(super) fn regular_beneath_for(parent: impl AsFd, path: &Path, access: OFlags) -> Result<File, OpenError> {
+    reopen(beneath(parent, path, OFlags::PATH, Mode::empty())?, access)
+}
+
+/// Makes a file below a directory, and the directories on its path; no symbolic link is followed. An existing file is an
+/// error.
+pub(super) fn create_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
+    let mut directory = beneath(parent, Path::new(""), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+    for name in path.parent().into_iter().flat_map(Path::iter) {
+        match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
+            Err(error) if error != Errno::EXIST => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        directory = beneath(&directory, Path::new(name), flags, Mode::empty())?;
+    }
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    Ok(beneath(&directory, Path::new(name), flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+fn beneath(parent: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let path = if path == Path::new("") { Path::new(".") } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let open = || openat2(&parent, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+    let open = || openat2(&parent, path, flags | OFlags::CLOEXEC, mode, resolve);
     let mut opened = open();
     for _ in 1..ATTEMPTS {
         if !matches!(opened, Err(Errno::AGAIN)) {
@@ -68,13 +90,13 @@ fn beneath(parent: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Err
     opened
 }
 
-/// Reopens an `O_PATH` descriptor for reading. Opening a FIFO would wait for its writer, and opening a device may have
+/// Reopens an `O_PATH` descriptor. Opening a FIFO would wait for its writer, and opening a device may have
 /// side effects, so the type is checked first; the descriptor refers to the checked file even if the path changes.
-fn readable(place: OwnedFd) -> Result<File, OpenError> {
+fn reopen(place: OwnedFd, access: OFlags) -> Result<File, OpenError> {
     if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::RegularFile {
         return Err(OpenError::NotRegular);
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = open(format!("/proc/self/fd/{}", place.as_raw_fd()), flags, Mode::empty())?;
     Ok(File::from(file))
 }

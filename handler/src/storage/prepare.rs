@@ -402,8 +402,7 @@ fn make(
             DiskSource::Qcow2 { path: text(&at)?.into(), backing: None }
         }
         Step::Host { path, create_with } => {
-            let path = host_disks::find(&places.allowed, &path).map_err(|error| volume(error.into()))?;
-            volumes::host_disk(&path, create_with).map_err(volume)?;
+            let path = host_disks::prepare(&places.allowed, &path, create_with).map_err(volume)?;
             DiskSource::Raw(text(&path)?.into())
         }
     };

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{OFlags, statvfs};
+use rustix::fs::{OFlags, StatVfs, statvfs};
 
 use super::allowed::NotAllowed;
 use crate::jobs::{JobContext, child};
@@ -98,17 +98,17 @@ fn create(
 ///
 /// The file is not followed through a symbolic link: the node's files are named by the manifest's author.
 pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeError> {
-    let open = |source| VolumeError::Open { path: path.to_owned(), source };
+    let open = open_error(path);
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(()),
         Ok(_) => Err(VolumeError::NotRegular(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let Some(capacity) = create_with else { return Err(VolumeError::Absent(path.to_owned())) };
             let directory = path.parent().unwrap_or(Path::new("/"));
-            fs::create_dir_all(directory).map_err(open)?;
+            fs::create_dir_all(directory).map_err(&open)?;
             has_space(path, capacity)?;
-            let file = new_file(path).map_err(open)?;
-            file.set_len(capacity / MIB * MIB).and_then(|()| file.sync_all()).map_err(open)
+            let file = new_file(path).map_err(&open)?;
+            set_capacity(&file, capacity).map_err(open)
         }
         Err(error) => Err(open(error)),
     }
@@ -118,7 +118,13 @@ pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeErro
 /// may take up to a tenth.
 pub(super) fn has_space(path: &Path, wanted: u64) -> Result<(), VolumeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    let free = free_bytes(directory).map_err(|source| VolumeError::Open { path: path.to_owned(), source })?;
+    let stat = statvfs(directory).map_err(|errno| open_error(path)(errno.into()))?;
+    fits(path, &stat, wanted)
+}
+
+/// The same for a file system.
+pub(super) fn fits(path: &Path, stat: &StatVfs, wanted: u64) -> Result<(), VolumeError> {
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free < wanted - wanted / 10 {
         return Err(VolumeError::NoSpace { path: path.to_owned(), wanted, free });
     }
@@ -130,9 +136,14 @@ fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags).open(path)
 }
 
-fn free_bytes(directory: &Path) -> io::Result<u64> {
-    let stat = statvfs(directory)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+/// Gives a new disk its size, in whole MiB.
+pub(super) fn set_capacity(file: &File, capacity: u64) -> io::Result<()> {
+    file.set_len(capacity / MIB * MIB)?;
+    file.sync_all()
+}
+
+pub(super) fn open_error(path: &Path) -> impl Fn(io::Error) -> VolumeError {
+    move |source| VolumeError::Open { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
