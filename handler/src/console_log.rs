@@ -7,6 +7,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::launcher::socket;
 use crate::state::{StateError, VmiDir, write_atomically};
 
 /// How long a launcher may take to send the log.
@@ -29,7 +30,7 @@ pub(crate) struct ConsoleLog {
 /// # Errors
 /// When it cannot be read.
 pub(crate) async fn read(dir: &VmiDir) -> io::Result<Option<ConsoleLog>> {
-    match UnixStream::connect(dir.console_history_socket()).await {
+    match socket::connect(&dir.console_history_socket()).await {
         Ok(mut console) => {
             let text = timeout(READ_TIMEOUT, history(&mut console)).await??;
             Ok(Some(ConsoleLog { text, rest: Some(console) }))

@@ -8,4 +8,4 @@ pub(crate) mod files;
 pub mod link;
 pub(crate) mod pod;
 pub mod process;
-mod socket;
+pub(crate) mod socket;

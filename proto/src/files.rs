@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::cmsg_space;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -358,15 +358,37 @@ fn packet(stream: BorrowedFd<'_>) -> io::Result<Option<(String, OwnedFd)>> {
     Ok(Some((name, file)))
 }
 
-/// Connects to a socket, whose path may be longer than those of sockets can be.
+/// A socket in a directory that its server may write to. It is opened without following a link, which could lead to the
+/// socket of another service.
+#[derive(Debug)]
+pub struct SocketPath(OwnedFd);
+
+impl SocketPath {
+    /// Opens a socket, whose path may be longer than those of sockets can be.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn open(socket: &Path) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not the path of a socket");
+        let (directory, name) = socket.parent().zip(socket.file_name()).ok_or_else(invalid)?;
+        let path = OFlags::PATH | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(directory, path | OFlags::DIRECTORY, Mode::empty())?;
+        let socket = rustix::fs::openat(&directory, name, path | OFlags::NOFOLLOW, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) {
+            FileType::Socket => Ok(Self(socket)),
+            _ => Err(io::Error::new(io::ErrorKind::ConnectionRefused, "it is not a socket")),
+        }
+    }
+
+    /// The path by which this process connects to it, as long as this lives.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string())
+    }
+}
+
 fn connected(socket: &Path) -> io::Result<OwnedFd> {
-    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not the path of a socket");
-    let (directory, name) = socket.parent().zip(socket.file_name()).ok_or_else(invalid)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
-    let stream = seqpacket()?;
-    connect(&stream, &SocketAddrUnix::new(&path)?)?;
+    let (socket, stream) = (SocketPath::open(socket)?, seqpacket()?);
+    connect(&stream, &SocketAddrUnix::new(socket.path())?)?;
     Ok(stream)
 }
 
@@ -477,6 +499,20 @@ mod tests {
         }
         assert_eq!(ImageFile::parse("tap:tap0"), None);
         assert_eq!(ImageFile::parse("file:"), None);
+    }
+
+    #[test]
+    fn a_link_to_a_socket_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, link) = (dir.path().join("a.sock"), dir.path().join("b.sock"));
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let opened = SocketPath::open(&socket).unwrap();
+        assert!(std::os::unix::net::UnixStream::connect(opened.path()).is_ok());
+        let refused = SocketPath::open(&link).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        drop(listener);
+        assert!(std::os::unix::net::UnixStream::connect(opened.path()).is_err());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use vireo_api::v1::{HISTORY_BYTES, VirtualMachineInstance};
 use super::error::ApiError;
 use super::find;
 use super::relay::{PLAIN, relay_stream};
+use crate::launcher::socket;
 use crate::metrics::Endpoint;
 use crate::node::Node;
 use crate::reconcile::status::Phase;
@@ -66,12 +67,12 @@ pub(super) async fn attach(
 /// Connects to a launcher's console. Returns whether it begins with history: a launcher of an earlier release has none.
 async fn connect(dir: &VmiDir, history: bool) -> io::Result<(UnixStream, bool)> {
     if history {
-        match UnixStream::connect(dir.console_history_socket()).await {
+        match socket::connect(&dir.console_history_socket()).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             connected => return connected.map(|console| (console, true)),
         }
     }
-    Ok((UnixStream::connect(dir.console_socket()).await?, false))
+    Ok((socket::connect(&dir.console_socket()).await?, false))
 }
 
 /// Sends the client the length of the history that follows.

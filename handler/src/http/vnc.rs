@@ -8,7 +8,6 @@ use axum::extract::{Path as Segments, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use tokio::net::UnixStream;
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
 
@@ -16,7 +15,7 @@ use super::console::running;
 use super::error::ApiError;
 use super::find;
 use super::relay::{PLAIN, relay_stream};
-use crate::launcher::link;
+use crate::launcher::{link, socket};
 use crate::metrics::Endpoint;
 use crate::node::Node;
 
@@ -39,7 +38,7 @@ pub(super) async fn attach(
     let upgrade = upgrade.map_err(|rejection| {
         ApiError::bad_request(format!("a VNC connection is a websocket: {rejection}"))
     })?;
-    let display = UnixStream::connect(node.state.vmi_dir(uid).vnc_socket())
+    let display = socket::connect(&node.state.vmi_dir(uid).vnc_socket())
         .await
         .map_err(|error| ApiError::internal(format!("cannot connect to the guest's display: {error}")))?;
     let connection = node.metrics.connections.open(&vmi, Endpoint::Vnc);

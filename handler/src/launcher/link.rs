@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint, Uri};
 use tracing::{Instrument as _, Span, debug, warn};
 pub use vireo_client::program::chain;
 use vireo_proto::VERSION;
@@ -250,8 +251,14 @@ fn check_fault(fault: Option<Fault>) -> Result<(), LinkError> {
 }
 
 async fn connect(socket: &Path) -> Result<LauncherClient<Channel>, LinkError> {
-    let endpoint = tonic::transport::Endpoint::try_from(format!("unix://{}", socket.display()))?;
-    let connected = tokio::time::timeout(RESPONSE_TIMEOUT, endpoint.connect()).await;
+    let path = socket.to_owned();
+    let connector = tower::service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { socket::connect(&path).await.map(TokioIo::new) }
+    });
+    // The connector knows the address.
+    let endpoint = Endpoint::from_static("http://launcher");
+    let connected = tokio::time::timeout(RESPONSE_TIMEOUT, endpoint.connect_with_connector(connector)).await;
     Ok(LauncherClient::new(connected.map_err(|_| LinkError::Timeout(RESPONSE_TIMEOUT))??))
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn find(dir: &VmiDir, pods: &Path, pod: &str) -> io::Result<Pid> {
     let uid = parsed(pod)?;
     let volume = volume(pods, pod, SOCKETS_VOLUME);
     link(&dir.pod_link(), &volume)?;
-    let socket = UnixStream::connect(dir.launcher_socket())?;
+    let socket = UnixStream::connect(files::SocketPath::open(&dir.launcher_socket())?.path())?;
     let pid = socket_peercred(&socket)?.pid;
     is_of_pod(pid, uid)?;
     process::stamp(&dir.launcher_stamp(), pid)?;

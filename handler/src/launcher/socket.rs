@@ -1,9 +1,11 @@
-//! Waits for a socket to appear, without polling.
+//! The sockets of a launcher: waits for one to appear, without polling, and connects.
 
 use std::io;
 use std::path::Path;
 
 use rustix::fs::inotify::WatchFlags;
+use tokio::net::UnixStream;
+use vireo_proto::files::SocketPath;
 
 use crate::inotify::Inotify;
 
@@ -20,6 +22,15 @@ pub(super) async fn appears(path: &Path) -> io::Result<()> {
         inotify.events().await?;
     }
     Ok(())
+}
+
+/// Connects to a socket of a launcher. Its directory belongs to the launcher's user, so no link there is followed.
+///
+/// # Errors
+/// When it is not there, or no process serves it.
+pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket = SocketPath::open(path)?;
+    UnixStream::connect(socket.path()).await
 }
 
 #[cfg(test)]
