@@ -1,15 +1,16 @@
 //! `virt-launcher`: one process that holds one VM.
 //!
 //! A launch message arrives over the launcher's socket ([`server`]), is checked ([`launch`]), a hypervisor is
-//! chosen for it ([`hypervisor::choose`]), every file it names is opened and locked ([`host`]), and the VM
+//! chosen for it ([`hypervisor::choose`]), every file it names is taken and locked ([`host`]), and the VM
 //! runs until it ends; [`session`] owns all of that. Beside the VM run its serial console ([`console`]), the DHCP
 //! server of its network ([`dhcp`]), its IPv6 router ([`ipv6`]) and the probes of its guest ([`health`]).
 //!
-//! In a Pod, the same program serves other containers: [`image`] and [`console_log`].
+//! A launcher that the node agent starts as a process confines itself first ([`confine`]). In a Pod, the same program serves other containers: [`image`] and [`console_log`].
 //!
 //! One thread runs everything here; the native hypervisor brings its own threads for the VM.
 
 pub mod agent;
+pub mod confine;
 pub mod console;
 pub mod console_log;
 pub mod dhcp;

@@ -14,13 +14,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server as Transport;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
+use vireo_launcher::confine::{ConfineError, Confinement};
 use vireo_launcher::fault::chain;
 use vireo_launcher::files::PassedFiles;
 use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
-use vireo_launcher::{console_log, image, logging, process, socket};
+use vireo_launcher::{confine, console_log, image, logging, process, socket};
 use vireo_proto::RUN_DIRECTORY;
 use vireo_proto::files::{self, FILES_SOCKET};
 use vireo_proto::launcher::launcher_server::LauncherServer;
@@ -35,12 +36,15 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    args: Option<Args>,
+    args: Args,
 }
 
 /// What else a launcher Pod needs.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Confines this process and becomes the launcher; virt-handler uses it.
+    #[command(hide = true)]
+    Confine(Confinement),
     /// Copies this program to a directory, for the containers of images.
     Install {
         /// Where.
@@ -79,8 +83,9 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct Args {
     /// Unix socket to serve the launcher protocol on.
+    // Not required by clap: where the environment names firmware, it would be required of subcommands, too.
     #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    socket: Option<PathBuf>,
     /// QEMU, for VMs the monitor cannot run: a path, or a name to look up on PATH.
     #[arg(long, value_name = "PATH", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
@@ -108,6 +113,8 @@ enum LauncherError {
     Socket(#[from] socket::SocketError),
     #[error(transparent)]
     Image(#[from] image::ImageError),
+    #[error("cannot confine this process")]
+    Confine(#[from] ConfineError),
     #[error("cannot copy the guest's console")]
     Log(#[source] io::Error),
     #[error("cannot serve the socket for open files")]
@@ -118,9 +125,10 @@ enum LauncherError {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    logging::start(cli.args.as_ref().map_or(LevelFilter::INFO, |args| args.log_level));
+    logging::start(cli.args.log_level);
     let done = match (cli.command, cli.args) {
         (Some(Command::Install { directory }), _) => image::install(&directory).map_err(LauncherError::from),
+        (Some(Command::Confine(confinement)), _) => Err(confine::run(&confinement).into()),
         (Some(Command::OfferDisk { socket, path }), _) => {
             image::offer_disk(&socket, path.as_deref()).map_err(LauncherError::from)
         }
@@ -129,10 +137,10 @@ fn main() -> ExitCode {
         }
         (Some(Command::HoldClaim { socket }), _) => hold_claim(&socket),
         (Some(Command::TailConsole { launcher }), _) => tail_console(&launcher),
-        (None, Some(args)) => run(args),
-        (None, None) => {
-            Cli::command().error(ErrorKind::MissingRequiredArgument, "--socket is required").exit()
-        }
+        (None, args) => match args.socket.clone() {
+            Some(socket) => run(&socket, args),
+            None => Cli::command().error(ErrorKind::MissingRequiredArgument, "--socket is required").exit(),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -171,16 +179,15 @@ fn tail_console(launcher: &Path) -> Result<(), LauncherError> {
     })
 }
 
-fn run(args: Args) -> Result<(), LauncherError> {
+fn run(socket: &Path, args: Args) -> Result<(), LauncherError> {
     process::harden().map_err(LauncherError::Harden)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
-        let listener = socket::bind(&args.socket)?;
-        info!(socket = %args.socket.display(), "waiting for a VM");
+        let listener = vireo_launcher::socket::bind(socket)?;
+        info!(socket = %socket.display(), "waiting for a VM");
         // In a Pod, only this process makes it.
-        std::fs::create_dir_all(args.socket.with_file_name(RUN_DIRECTORY)).map_err(LauncherError::Runtime)?;
-        let files =
-            PassedFiles::serve(&args.socket.with_file_name(FILES_SOCKET)).map_err(LauncherError::Files)?;
+        std::fs::create_dir_all(socket.with_file_name(RUN_DIRECTORY)).map_err(LauncherError::Runtime)?;
+        let files = PassedFiles::serve(&socket.with_file_name(FILES_SOCKET)).map_err(LauncherError::Files)?;
         let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };
         let (session, handle) = Session::new(Box::new(LocalNode { qemu: args.qemu, firmware, files }));
         handle_signals(&handle).map_err(LauncherError::Runtime)?;

@@ -1,0 +1,131 @@
+//! Confines this process, before it becomes the launcher of one VM: the node agent starts it as root in its own process
+//! ID namespace and in the VM's network namespace. It makes its other namespaces, sees only the files of the system and the
+//! directory of its sockets from then on, and gives up every privilege.
+//!
+//! In a Pod, the container runtime does this.
+
+mod files;
+mod privileges;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::getpid;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::fault::chain;
+
+/// The variables of the environment that the launcher keeps: those that its options have, and those for its log.
+const KEPT_VARIABLES: [&str; 6] =
+    ["PATH", "RUST_BACKTRACE", "RUST_LOG", "VIREO_BIOS", "VIREO_EFI_CODE", "VIREO_EFI_VARIABLES"];
+/// Those of them that name a file which the launcher opens.
+const FILE_VARIABLES: [&str; 3] = ["VIREO_BIOS", "VIREO_EFI_CODE", "VIREO_EFI_VARIABLES"];
+
+/// How a launcher is confined.
+#[derive(Debug, clap::Args)]
+pub struct Confinement {
+    /// The user and the group that it becomes.
+    #[arg(long, value_name = "UID")]
+    user: u32,
+    /// The VM's directory, where it sees its sockets.
+    #[arg(long, value_name = "DIR")]
+    directory: PathBuf,
+    /// Where its sockets are on the node.
+    #[arg(long, value_name = "DIR")]
+    sockets: PathBuf,
+    /// A file that it sees beside those of the system.
+    #[arg(long, value_name = "PATH")]
+    show: Vec<PathBuf>,
+    /// What it is started with.
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Why this process cannot be confined.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfineError {
+    /// It would not be the first process of a namespace.
+    #[error("this process has no process ID namespace of its own: only virt-handler starts it")]
+    NoNamespace,
+    /// A system call failed.
+    #[error("cannot {action}")]
+    System {
+        /// What it was for.
+        action: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ConfineError {
+    fn of<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { action: action.into(), source: source.into() }
+    }
+}
+
+/// Confines this process and becomes the launcher. Returns only an error, which it has reported to the node agent over
+/// the standard input.
+#[must_use]
+pub fn run(confinement: &Confinement) -> ConfineError {
+    let report = io::stdin().as_fd().try_clone_to_owned();
+    let error = match confine(confinement) {
+        Err(error) => error,
+        Ok(mut command) => ConfineError::of("become the launcher")(command.exec()),
+    };
+    // Without a node agent, nobody reads it.
+    let _ = report.map(|report| File::from(report).write_all(chain(&error).as_bytes()));
+    error
+}
+
+fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
+    if getpid().as_raw_nonzero().get() != 1 {
+        return Err(ConfineError::NoNamespace);
+    }
+    let program = std::env::current_exe().map_err(ConfineError::of("find this program"))?;
+    // Of what is made here, others may read everything.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    unshare().map_err(ConfineError::of("make namespaces"))?;
+    rustix::system::sethostname(b"launcher").map_err(ConfineError::of("set the host name"))?;
+    let environment = environment().map_err(ConfineError::of("find the firmware"))?;
+    let named = environment.iter().filter(|(name, _)| FILE_VARIABLES.contains(name));
+    let named = named.map(|(_, path)| PathBuf::from(path));
+    let shown: Vec<PathBuf> =
+        [program.clone()].into_iter().chain(confinement.show.clone()).chain(named).collect();
+    files::confine(&confinement.directory, &confinement.sockets, &shown)?;
+    privileges::limit_resources().map_err(ConfineError::of("set resource limits"))?;
+    privileges::become_user(confinement.user).map_err(ConfineError::of("give up privileges"))?;
+    let mut command = Command::new(program);
+    command.args(&confinement.arguments).env_clear().envs(environment).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// The environment of the launcher, whose working directory is another one.
+fn environment() -> io::Result<Vec<(&'static str, OsString)>> {
+    let mut kept = Vec::new();
+    for name in KEPT_VARIABLES {
+        match std::env::var_os(name) {
+            Some(path) if FILE_VARIABLES.contains(&name) => {
+                kept.push((name, std::path::absolute(path)?.into()))
+            }
+            Some(value) => kept.push((name, value)),
+            None => {}
+        }
+    }
+    Ok(kept)
+}
+
+fn unshare() -> Result<(), Errno> {
+    let flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
+    #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
+    unsafe {
+        unshare_unsafe(flags)
+    }
+}

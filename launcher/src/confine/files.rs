@@ -1,0 +1,263 @@
+//! What a launcher sees of file systems.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_move,
+    mount_remount, unmount,
+};
+use rustix::process::{chdir, chroot, pivot_root};
+
+use super::ConfineError;
+
+/// Programs, libraries and firmware of the system, where the loader finds them.
+const SYSTEM: [&str; 12] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    // QEMU is an alternative of several packages on some distributions.
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    // Where musl finds libraries.
+    "/etc/ld-musl-x86_64.path",
+    // Systems that have no /usr.
+    "/nix/store",
+    "/gnu/store",
+];
+/// Devices without state. KVM and taps are passed open.
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+/// The root has mount points and links alone.
+const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=1m,nr_inodes=1k";
+
+/// What is at a path of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Absent,
+    Directory,
+    File,
+    Link(PathBuf),
+}
+
+impl Kind {
+    fn of(path: &Path) -> Self {
+        match fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.is_symlink() => fs::read_link(path).map_or(Self::Absent, Self::Link),
+            Ok(metadata) if metadata.is_dir() => Self::Directory,
+            Ok(_) => Self::File,
+            Err(_) => Self::Absent,
+        }
+    }
+}
+
+/// One path that a launcher sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Entry {
+    /// A link, as on the node.
+    Link { at: PathBuf, to: PathBuf },
+    /// A directory with everything in its file system, which cannot be changed.
+    Directory(PathBuf),
+    /// A file, which cannot be changed.
+    File(PathBuf),
+    /// A device.
+    Device(PathBuf),
+}
+
+/// The paths of the node that a launcher sees: the system, and these files.
+fn plan(shown: &[PathBuf], kind: impl Fn(&Path) -> Kind) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for path in SYSTEM.map(PathBuf::from) {
+        match kind(&path) {
+            Kind::Absent => {}
+            Kind::Link(to) => entries.push(Entry::Link { at: path, to }),
+            Kind::Directory => entries.push(Entry::Directory(path)),
+            Kind::File => entries.push(Entry::File(path)),
+        }
+    }
+    let is_device = |path: &PathBuf| kind(path) != Kind::Absent;
+    entries.extend(DEVICES.map(PathBuf::from).into_iter().filter(is_device).map(Entry::Device));
+    for path in shown.iter().filter(|path| path.is_absolute()) {
+        let entry = Entry::File(path.clone());
+        let is_seen =
+            SYSTEM.iter().any(|system| path.starts_with(system) && kind(Path::new(system)) != Kind::Absent);
+        if !is_seen && !entries.contains(&entry) && matches!(kind(path), Kind::File | Kind::Link(_)) {
+            entries.push(entry);
+        }
+    }
+    entries
+}
+
+/// Replaces everything that this process sees of file systems. The VM's `directory` has its sockets then.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn confine(directory: &Path, sockets: &Path, shown: &[PathBuf]) -> Result<(), ConfineError> {
+    // Nothing that is mounted here reaches the node.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(ConfineError::of("leave the node's mounts"))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let sockets = rustix::fs::openat(CWD, sockets, flags, Mode::empty())
+        .map_err(ConfineError::of(format!("open {}", sockets.display())))?;
+    let root = Root(directory);
+    let quiet = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", directory, "tmpfs", quiet, ROOT_OPTIONS)
+        .map_err(ConfineError::of("mount the root directory"))?;
+    for entry in plan(shown, Kind::of) {
+        root.make(&entry).map_err(|error| {
+            let (Entry::Link { at, .. } | Entry::Directory(at) | Entry::File(at) | Entry::Device(at)) =
+                &entry;
+            ConfineError::of(format!("show {}", at.display()))(error)
+        })?;
+    }
+    root.bind_sockets(directory, sockets.as_raw_fd())
+        .map_err(ConfineError::of(format!("show {}", directory.display())))?;
+    root.mount_proc(quiet).map_err(ConfineError::of("mount /proc"))?;
+    root.enter().map_err(ConfineError::of("change the root directory"))?;
+    let quiet = quiet | MountFlags::RDONLY;
+    mount_remount("/", MountFlags::BIND | quiet, c"").map_err(ConfineError::of("protect the root directory"))
+}
+
+/// The new root directory, while it is below the old one.
+struct Root<'a>(&'a Path);
+
+impl Root<'_> {
+    fn at(&self, path: &Path) -> PathBuf {
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn make(&self, entry: &Entry) -> std::io::Result<()> {
+        let read_only = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        match entry {
+            Entry::Link { at, to } => {
+                let link = self.at(at);
+                make_parent(&link)?;
+                std::os::unix::fs::symlink(to, link)
+            }
+            Entry::Directory(path) => {
+                let at = self.at(path);
+                fs::create_dir_all(&at)?;
+                bind(path, &at, read_only)
+            }
+            Entry::File(path) => {
+                let at = self.at(path);
+                make_file(&at)?;
+                bind(path, &at, read_only)
+            }
+            Entry::Device(path) => {
+                let at = self.at(path);
+                make_file(&at)?;
+                // A device may be used in a read-only file system.
+                bind(path, &at, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC)
+            }
+        }
+    }
+
+    fn bind_sockets(&self, directory: &Path, sockets: i32) -> std::io::Result<()> {
+        let at = self.at(directory);
+        fs::create_dir_all(&at)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        bind(&Path::new("/proc/self/fd").join(sockets.to_string()), &at, flags)
+    }
+
+    /// Shows the processes of this process's own namespace.
+    fn mount_proc(&self, flags: MountFlags) -> std::io::Result<()> {
+        let at = self.at(Path::new("/proc"));
+        fs::create_dir_all(&at)?;
+        Ok(mount("proc", &at, "proc", flags | MountFlags::RDONLY, c"")?)
+    }
+
+    fn enter(&self) -> Result<(), Errno> {
+        chdir(self.0)?;
+        match pivot_root(".", ".") {
+            Ok(()) => unmount(".", UnmountFlags::DETACH)?,
+            // The node runs from its initial RAM disk, which cannot be unmounted: it is hidden.
+            Err(Errno::INVAL) => {
+                mount_move(".", "/")?;
+                chroot(".")?;
+            }
+            Err(error) => return Err(error),
+        }
+        chdir("/")
+    }
+}
+
+fn make_parent(path: &Path) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+fn make_file(path: &Path) -> std::io::Result<()> {
+    make_parent(path)?;
+    fs::File::create(path).map(drop)
+}
+
+/// Shows what is in one file system.
+fn bind(from: &Path, at: &Path, flags: MountFlags) -> std::io::Result<()> {
+    mount_bind(from, at)?;
+    // A bind mount takes its flags only when it is mounted again.
+    Ok(mount_remount(at, MountFlags::BIND | flags, c"")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(path: &Path) -> Kind {
+        match path.to_str().unwrap() {
+            "/usr" | "/etc/alternatives" | "/srv" | "/home" => Kind::Directory,
+            "/lib" | "/bin" => Kind::Link(Path::new("usr").join(path.strip_prefix("/").unwrap())),
+            "/etc/ld.so.cache" | "/dev/null" | "/srv/bios" | "/usr/bin/qemu" | "/lib/bios" => Kind::File,
+            "/srv/launcher" => Kind::Link("/opt/launcher".into()),
+            _ => Kind::Absent,
+        }
+    }
+
+    #[test]
+    fn the_system_is_shown_and_of_the_rest_single_files() {
+        let shown = [
+            "/srv/launcher",
+            "/srv/bios",
+            "/srv/bios",
+            "/usr/bin/qemu",
+            "/lib/bios",
+            "/home",
+            "/absent",
+            "qemu",
+        ];
+        let link =
+            |name: &str| Entry::Link { at: Path::new("/").join(name), to: Path::new("usr").join(name) };
+        assert_eq!(
+            plan(&shown.map(PathBuf::from), system),
+            [
+                Entry::Directory("/usr".into()),
+                link("bin"),
+                link("lib"),
+                Entry::Directory("/etc/alternatives".into()),
+                Entry::File("/etc/ld.so.cache".into()),
+                Entry::Device("/dev/null".into()),
+                Entry::File("/srv/launcher".into()),
+                Entry::File("/srv/bios".into()),
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_that_may_have_secrets_is_shown() {
+        let all = plan(&[], |_| Kind::Directory);
+        for secret in ["/etc/shadow", "/etc/kubernetes", "/root", "/home", "/var", "/run", "/dev/sda", "/sys"]
+        {
+            let is_shown = |entry: &Entry| {
+                let (Entry::Link { at, .. } | Entry::Directory(at) | Entry::File(at) | Entry::Device(at)) =
+                    entry;
+                Path::new(secret).starts_with(at) || at.starts_with(secret)
+            };
+            assert!(!all.iter().any(is_shown), "{secret}");
+        }
+    }
+}
