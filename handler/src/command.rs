@@ -7,8 +7,9 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 pub use vireo_client::program::{Failure, run, stop_signal};
 
+use crate::launcher::users::Users;
 use crate::network::address::parse_ipv6_range;
-use crate::settings::{Runtime, Settings, beside_this_program, host_name};
+use crate::settings::{Isolation, Runtime, Settings, beside_this_program, host_name};
 use crate::storage::{AllowedPaths, Registries, RegistrySettings};
 
 /// The options of a node agent.
@@ -35,7 +36,15 @@ pub struct NodeArgs {
     /// Mirrors, credentials and certificates of registries, in the format of K3s' registries.yaml.
     #[arg(long, value_name = "FILE")]
     registries: Option<PathBuf>,
-    /// The QEMU that launchers use [default: qemu-system-x86_64 on PATH].
+    /// How launchers are separated from this host. With `none`, they are root on it, which is unsafe: for hosts that do not
+    /// let this program make namespaces.
+    #[arg(long, value_enum, default_value_t = LauncherIsolation::Full)]
+    launcher_isolation: LauncherIsolation,
+    /// User and group IDs of launchers. Each VM has its own, and nothing else on this host may use them. The default is above
+    /// those that distributions and container runtimes use.
+    #[arg(long, value_name = "FIRST-LAST", default_value = "1900000000-1900999999")]
+    vm_uids: Users,
+    /// The QEMU that launchers use, below /usr or without files of its own elsewhere [default: qemu-system-x86_64 on PATH].
     #[arg(long, value_name = "PATH")]
     qemu: Option<PathBuf>,
     /// Where persistent volume claims are, as DIR/NAMESPACE/CLAIM/disk.img [default: claims in the state directory].
@@ -51,6 +60,19 @@ enum Hypervisor {
     Auto,
     Native,
     Qemu,
+}
+
+/// A path as an isolated launcher, which has another working directory, finds it. A name is looked up on PATH.
+fn absolute_unless_name(path: PathBuf) -> std::io::Result<PathBuf> {
+    if path.components().count() > 1 { std::path::absolute(path) } else { Ok(path) }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LauncherIsolation {
+    /// A user for each VM, own namespaces, no capabilities, and the files of the system alone.
+    Full,
+    /// None.
+    None,
 }
 
 impl NodeArgs {
@@ -80,11 +102,15 @@ impl NodeArgs {
             vm_cidr: self.vm_cidr.trunc(),
             vm_cidr_ipv6: self.vm_cidr_ipv6,
             runtime: Runtime::Process,
+            isolation: match self.launcher_isolation {
+                LauncherIsolation::Full => Isolation::Users(self.vm_uids),
+                LauncherIsolation::None => Isolation::None,
+            },
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,
                 None => beside_this_program("virt-launcher")?,
             },
-            qemu: self.qemu,
+            qemu: self.qemu.map(absolute_unless_name).transpose()?,
             allowed: AllowedPaths::any(),
             node_name: self.node_name.unwrap_or_else(host_name),
             registries: Some(RegistrySettings {

@@ -9,3 +9,4 @@ pub mod link;
 pub(crate) mod pod;
 pub mod process;
 pub(crate) mod socket;
+pub mod users;

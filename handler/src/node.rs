@@ -16,8 +16,8 @@ use crate::launcher::pod::ClaimDisks;
 use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
-use crate::settings::{Runtime, Settings};
-use crate::state::{StateDir, StateError, write_json};
+use crate::settings::{Isolation, Runtime, Settings};
+use crate::state::{StateDir, StateError, VmiDir, write_json};
 use crate::storage::{Claims, Images};
 
 /// One node.
@@ -37,6 +37,8 @@ pub struct Node {
     pub jobs: Jobs,
     published: Mutex<Published>,
     wires: Mutex<BTreeSet<IpAddr>>,
+    /// Held while a VM gets its user.
+    users: Mutex<()>,
     host: Once,
     changes: tokio::sync::watch::Sender<u64>,
     storage: Claims,
@@ -92,6 +94,17 @@ pub(crate) struct Attachment {
 /// The attachment Pods of a VMI, by their claims.
 pub(crate) type Attachments = BTreeMap<String, Attachment>;
 
+/// Why a launcher has no user.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UserError {
+    /// Too many VMs.
+    #[error("every user of --vm-uids has a VM: set a larger range")]
+    Exhausted,
+    /// Its directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
 fn find_cgroups() -> Option<Cgroups> {
     let found = Cgroups::find();
     found.map_err(|error| info!(%error, "launchers share the handler's cgroup")).ok()
@@ -106,6 +119,11 @@ impl Node {
     /// A node without VMIs.
     pub fn new(settings: Settings) -> Self {
         let state = StateDir::at(&settings.state_dir);
+        if (&settings.runtime, settings.isolation) == (&Runtime::Process, Isolation::None) {
+            warn!(
+                "launchers are root on this host: --launcher-isolation=none is unsafe for guests that are not trusted"
+            );
+        }
         let (state, cgroups) = match &settings.runtime {
             Runtime::Process => (state, find_cgroups()),
             // The kubelet makes the cgroups of Pods.
@@ -121,6 +139,7 @@ impl Node {
             metrics: Metrics::default(),
             published: Mutex::default(),
             wires: Mutex::default(),
+            users: Mutex::default(),
             host: Once::new(),
             changes: tokio::sync::watch::Sender::new(0),
             claims: tokio::sync::watch::Sender::new(0),
@@ -141,6 +160,7 @@ impl Node {
             vm_cidr: "10.201.0.0/16".parse().unwrap(),
             vm_cidr_ipv6: None,
             runtime: Runtime::Process,
+            isolation: crate::settings::Isolation::None,
             launcher: "virt-launcher".into(),
             qemu: None,
             storage_dir: "/absent".into(),
@@ -308,6 +328,27 @@ impl Node {
         Ok(plan)
     }
 
+    /// The user of a VM's launcher, which owns the directory of its sockets from then on. `None` where launchers are not
+    /// isolated. Blocks.
+    ///
+    /// # Errors
+    /// When all users of the range have VMs, or the directory cannot be made.
+    pub(crate) fn give_user(&self, uid: Uuid, dir: &VmiDir) -> Result<Option<u32>, UserError> {
+        let users = match self.settings.isolation {
+            Isolation::None => return dir.remove_sockets().map(|()| None).map_err(UserError::from),
+            Isolation::Users(users) => users,
+        };
+        let _held = lock(&self.users);
+        if let Some(user) = dir.user() {
+            return Ok(Some(user));
+        }
+        // Directories are removed after everything that ran as their users.
+        let used = self.state.vmi_dirs()?.iter().filter_map(|(_, dir)| dir.user()).collect();
+        let user = users.choose(uid, &used).ok_or(UserError::Exhausted)?;
+        dir.create_sockets(user)?;
+        Ok(Some(user))
+    }
+
     /// Releases the addresses of a network.
     pub fn release_wire(&self, plan: &Plan) {
         let mut used = lock(&self.wires);
@@ -340,5 +381,39 @@ impl Node {
     /// Logs an error with its causes.
     pub fn log_error(what: &str, error: &dyn std::error::Error) {
         warn!(error = chain(error), "{what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_vm_has_a_user_that_outlives_the_node_agent() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: this test may not give files away");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let node =
+            |isolation| Node::new(Settings { isolation, ..Node::of_a_test(dir.path()).settings.clone() });
+        let isolated = || node(Isolation::Users("70000-70001".parse().unwrap()));
+        let [one, two, three] = [Uuid::new_v4(), Uuid::new_v4(), Uuid::new_v4()];
+        let give = |node: &Node, uid: Uuid| {
+            let dir = node.state.vmi_dir(uid);
+            dir.create().unwrap();
+            node.give_user(uid, &dir)
+        };
+        let users = [one, two].map(|uid| give(&isolated(), uid).unwrap().unwrap());
+        assert_eq!(BTreeSet::from(users), BTreeSet::from([70000, 70001]));
+        assert_eq!(give(&isolated(), one).unwrap(), Some(users[0]), "it keeps its user");
+        assert!(matches!(give(&isolated(), three), Err(UserError::Exhausted)));
+        let sockets = |uid: Uuid| StateDir::at(dir.path()).vmi_dir(uid).launcher_socket();
+        assert!(sockets(one).parent().unwrap().ends_with("sockets"));
+        isolated().state.vmi_dir(two).remove().unwrap();
+        assert_eq!(give(&isolated(), three).unwrap(), Some(users[1]));
+        // Without isolation, the sockets are where those of earlier releases were.
+        assert_eq!(give(&node(Isolation::None), one).unwrap(), None);
+        assert!(sockets(one).parent().unwrap().ends_with(one.to_string()));
     }
 }

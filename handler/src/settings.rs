@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 
+use crate::launcher::users::Users;
 use crate::storage::{AllowedDirectories, AllowedPaths, RegistrySettings};
 
 /// Who starts launchers.
@@ -14,6 +15,15 @@ pub enum Runtime {
     Process,
     /// The kubelet, in Pods whose files are in this directory.
     Pods(PathBuf),
+}
+
+/// How launchers that the handler starts are separated from the node and from each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// Each has a user of this range, namespaces of its own and no privileges.
+    Users(Users),
+    /// They are root on the node: who breaks out of a guest has the node.
+    None,
 }
 
 /// Settings of one handler.
@@ -29,6 +39,8 @@ pub struct Settings {
     pub vm_cidr_ipv6: Option<Ipv6Net>,
     /// Who starts launchers.
     pub runtime: Runtime,
+    /// `--launcher-isolation` with `--vm-uids`.
+    pub isolation: Isolation,
     /// `--launcher`.
     pub launcher: PathBuf,
     /// `--qemu`; the launcher's default when absent.

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -249,7 +249,49 @@ impl VmiDir {
 
     /// Where the launcher's sockets are.
     fn sockets(&self) -> PathBuf {
-        if self.pod { self.pod_link() } else { self.path.clone() }
+        let own = self.own_sockets();
+        match self.pod {
+            true => self.pod_link(),
+            false if own.is_dir() => own,
+            // It is not isolated, as launchers of earlier releases.
+            false => self.path.clone(),
+        }
+    }
+
+    /// The directory of the sockets of an isolated launcher, which belongs to its user.
+    pub(crate) fn own_sockets(&self) -> PathBuf {
+        self.path.join("sockets")
+    }
+
+    /// The user of an isolated launcher.
+    pub(crate) fn user(&self) -> Option<u32> {
+        let owner = fs::symlink_metadata(self.own_sockets()).ok()?.uid();
+        // It was made, and not given away.
+        (owner != 0).then_some(owner)
+    }
+
+    /// Makes the directory of the sockets of an isolated launcher.
+    ///
+    /// # Errors
+    /// When it cannot be created or given to the user.
+    pub(crate) fn create_sockets(&self, user: u32) -> Result<(), StateError> {
+        let path = self.own_sockets();
+        make_private(&path)?;
+        std::os::unix::fs::lchown(&path, Some(user), Some(user)).map_err(StateError::io("give away", &path))
+    }
+
+    /// Removes the directory of the sockets of an isolated launcher.
+    ///
+    /// # Errors
+    /// When it is there and cannot be removed.
+    pub(crate) fn remove_sockets(&self) -> Result<(), StateError> {
+        let path = self.own_sockets();
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StateError::io("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The link to the volume of the launcher Pod with the sockets. Their own paths may be too long for a socket.
@@ -267,7 +309,8 @@ impl VmiDir {
         self.sockets().join(FILES_SOCKET)
     }
 
-    /// The directory of the launcher's sockets as the launcher sees it.
+    /// The directory of the launcher's sockets as the launcher sees it. An isolated one sees them instead of the VMI's
+    /// directory, so that their paths are not longer.
     pub(crate) fn launcher_view(&self) -> PathBuf {
         if self.pod { SOCKETS_DIRECTORY.into() } else { self.path.clone() }
     }

@@ -120,6 +120,7 @@ mod tests {
             stamp: &stamp,
             namespace: None,
             cgroup: None,
+            confinement: None,
         })
         .unwrap();
         vmi_dir

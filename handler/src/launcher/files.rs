@@ -235,7 +235,8 @@ mod tests {
             interfaces: vec![],
             ..LaunchRequest::default()
         };
-        let names: Vec<String> = open(&request, &nowhere()).unwrap().into_iter().map(|(name, _)| name).collect();
+        let names: Vec<String> =
+            open(&request, &nowhere()).unwrap().into_iter().map(|(name, _)| name).collect();
         assert!(names.contains(&path), "{names:?}");
         assert_eq!(fs::read(&variables).unwrap(), b"");
         let request = LaunchRequest { interfaces: vec![Interface::default()], ..request };

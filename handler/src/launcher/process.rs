@@ -5,20 +5,28 @@
 //! whatever moment, a launcher that runs has its stamp on disk.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, setsid, waitid,
 };
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::network::netns;
+
+/// How long a child may take to become an isolated launcher: it mounts a dozen directories.
+const CONFINEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest error that it reports.
+const LONGEST_REPORT: usize = 4096;
 
 /// The parameters of a launcher process.
 #[derive(Debug)]
@@ -35,6 +43,33 @@ pub struct Start<'a> {
     pub namespace: Option<&'a Path>,
     /// The cgroup v2 directory it joins, where one could be made.
     pub cgroup: Option<&'a Path>,
+    /// How it is isolated, unless it is not.
+    pub confinement: Option<Confinement<'a>>,
+}
+
+/// What an isolated launcher is and sees. It confines itself before it becomes the launcher (`virt-launcher confine`).
+#[derive(Debug)]
+pub struct Confinement<'a> {
+    /// Its user and group.
+    pub user: u32,
+    /// Where it sees its sockets.
+    pub directory: &'a Path,
+    /// Where they are.
+    pub sockets: &'a Path,
+    /// Files that it sees beside those of the system.
+    pub show: Vec<PathBuf>,
+}
+
+impl Confinement<'_> {
+    /// The arguments of the launcher that come before its own.
+    fn arguments(&self) -> Vec<PathBuf> {
+        let mut all: Vec<PathBuf> = vec!["confine".into(), "--user".into(), self.user.to_string().into()];
+        all.extend(["--directory".into(), self.directory.to_owned()]);
+        all.extend(["--sockets".into(), self.sockets.to_owned()]);
+        all.extend(self.show.iter().flat_map(|path| ["--show".into(), path.clone()]));
+        all.push("--".into());
+        all
+    }
 }
 
 /// A running launcher process, watched by pidfd: a reused process id is never mistaken for it.
@@ -80,7 +115,15 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
         .transpose()?;
 
     let mut command = Command::new(start.program);
-    command.args(&start.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    // What an isolated launcher reports before it becomes one.
+    let mut report = None;
+    if let Some(confinement) = &start.confinement {
+        let (reader, writer) = io::pipe()?;
+        command.args(confinement.arguments()).stdin(writer);
+        report = Some(reader);
+    }
+    command.args(&start.arguments);
     let prepare = move || {
         setsid()?;
         close_inherited_descriptors();
@@ -95,11 +138,20 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
     unsafe {
         command.pre_exec(prepare)
     };
-    let spawned = match start.namespace {
-        Some(namespace) => netns::inside(namespace, move || command.spawn()).and_then(|spawned| spawned),
-        None => command.spawn(),
-    };
-    let child = match spawned {
+    let (namespace, is_confined) = (start.namespace.map(Path::to_owned), start.confinement.is_some());
+    let spawned = netns::on_own_thread(move || {
+        namespace.as_deref().map(netns::enter).transpose()?;
+        if is_confined {
+            unshare_process_ids().map_err(cannot_confine)?;
+        }
+        // The pipe closes with the command, so that its end is seen.
+        command.spawn()
+    });
+    let started = spawned.and_then(|spawned| spawned).and_then(|child| match report {
+        Some(report) => await_confinement(child, report),
+        None => Ok(child),
+    });
+    let child = match started {
         Ok(child) => child,
         Err(error) => {
             // The child may have stamped before it found that there is no such program.
@@ -111,6 +163,51 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
         .ok()
         .and_then(Pid::from_raw)
         .ok_or_else(|| io::Error::other("the child has no id"))
+}
+
+/// Has the next child of the calling thread be the first process of a new namespace.
+fn unshare_process_ids() -> io::Result<()> {
+    // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
+    #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID) }?;
+    Ok(())
+}
+
+fn cannot_confine(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!(
+        "it cannot be isolated: {error}; where this host does not permit that, --launcher-isolation=none starts launchers \
+         that are root on it, which is unsafe"
+    ))
+}
+
+/// Waits until a child has become the launcher, which closes the pipe.
+fn await_confinement(mut child: Child, mut report: PipeReader) -> io::Result<Child> {
+    let deadline = Instant::now() + CONFINEMENT_TIMEOUT;
+    let failure = read_until(&mut report, deadline);
+    match failure {
+        Ok(text) if text.is_empty() => Ok(child),
+        failure => {
+            let _ = child.kill();
+            child.wait()?;
+            Err(failure.map_or_else(cannot_confine, cannot_confine))
+        }
+    }
+}
+
+fn read_until(report: &mut PipeReader, deadline: Instant) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut chunk = [0_u8; LONGEST_REPORT];
+    while text.len() < LONGEST_REPORT {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        if poll(&mut [PollFd::new(report, PollFlags::IN)], left.as_ref())? == 0 {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long"));
+        }
+        match report.read(&mut chunk)? {
+            0 => break,
+            length => text.extend_from_slice(chunk.get(..length).unwrap_or_default()),
+        }
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Marks everything but stdin, stdout and stderr to be closed by exec. The handler's own descriptors are so marked;

@@ -89,15 +89,24 @@ fn share_directory() -> io::Result<()> {
 /// # Errors
 /// When the namespace cannot be entered; what `work` returns is passed through.
 pub fn inside<T: Send + 'static>(path: &Path, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let namespace = File::open(path)?;
-    on_own_thread(move || {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        Ok::<T, Errno>(work())
-    })?
-    .map_err(io::Error::from)
+    let path = path.to_owned();
+    on_own_thread(move || enter(&path).map(|()| work()))?
 }
 
-fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+/// Moves the calling thread, which must live only for this, into a namespace.
+///
+/// # Errors
+/// When it cannot be entered.
+pub(crate) fn enter(path: &Path) -> io::Result<()> {
+    let namespace = File::open(path)?;
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+/// Runs something on a thread of its own.
+///
+/// # Errors
+/// When there is no thread; what `work` returns is passed through.
+pub(crate) fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let thread = thread::Builder::new().name("netns".to_owned()).spawn(work)?;
     thread.join().map_err(|_| io::Error::other("the thread in the network namespace panicked"))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tracing::{info, warn};
-use vireo_proto::files;
 use vireo_proto::launcher::LaunchRequest;
+use vireo_proto::{LAUNCHER_SOCKET, files};
 use vireo_vmconfig::DeviceRequest;
 
 use super::deadline::Interrupt;
@@ -18,7 +18,7 @@ use super::status::{NO_POD, Phase, SyncError};
 use crate::launcher;
 use crate::launcher::files::{Origin, PodFiles};
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
-use crate::launcher::process::{self, Start};
+use crate::launcher::process::{self, Confinement, Start};
 use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
@@ -224,13 +224,22 @@ impl VmiReconciler {
         }
         let record = self.known()?;
         let cgroup = self.cgroup(&record);
-        let settings = self.node.settings.clone();
+        let (node, settings) = (Arc::clone(&self.node), self.node.settings.clone());
         run_blocking("FailedLauncher", move || {
+            let user = node.give_user(record.uid, &record.dir).map_err(sync_error("FailedLauncher"))?;
             // Remove the socket of an earlier launcher that never started a VM.
             let socket = record.dir.launcher_socket();
             let _ = std::fs::remove_file(&socket);
-            let mut arguments: Vec<PathBuf> = vec!["--socket".into(), socket];
+            let seen = record.dir.launcher_view();
+            let mut arguments: Vec<PathBuf> = vec!["--socket".into(), seen.join(LAUNCHER_SOCKET)];
             arguments.extend(settings.qemu.iter().flat_map(|qemu| ["--qemu".into(), qemu.clone()]));
+            let sockets = record.dir.own_sockets();
+            let confinement = user.map(|user| Confinement {
+                user,
+                directory: &seen,
+                sockets: &sockets,
+                show: settings.qemu.clone().into_iter().collect(),
+            });
             let namespace = record.plan.as_ref().map(|plan| netns::path(&plan.namespace));
             let start = Start {
                 program: &settings.launcher,
@@ -239,6 +248,7 @@ impl VmiReconciler {
                 stamp: &record.dir.launcher_stamp(),
                 namespace: namespace.as_deref(),
                 cgroup: cgroup.as_deref(),
+                confinement,
             };
             process::spawn(&start).map(drop).map_err(|error| SyncError {
                 reason: "FailedLauncher",

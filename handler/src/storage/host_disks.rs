@@ -34,10 +34,11 @@ impl Default for HostDisks {
 impl HostDisks {
     /// Those of a VM whose disks were prepared.
     pub(crate) fn of(vm: &Vm, prepared: &[DiskSource], allowed: &AllowedPaths) -> Self {
-        let paths = vm.fixed_disks().zip(prepared).filter_map(|(disk, source)| match (disk.source(), source) {
-            (VolumeSource::HostDisk { .. }, DiskSource::Raw(path)) => Some(path.clone()),
-            _ => None,
-        });
+        let paths =
+            vm.fixed_disks().zip(prepared).filter_map(|(disk, source)| match (disk.source(), source) {
+                (VolumeSource::HostDisk { .. }, DiskSource::Raw(path)) => Some(path.clone()),
+                _ => None,
+            });
         Self { paths: paths.collect(), allowed: allowed.host_disks.clone() }
     }
 

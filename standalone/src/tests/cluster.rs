@@ -9,7 +9,7 @@ use vireo_handler::cluster::{Cluster, Counts};
 use vireo_handler::manifests::desired::{Entry, Update};
 use vireo_handler::manifests::{Key as VmiKey, Source};
 use vireo_handler::node::Node;
-use vireo_handler::settings::{Runtime, Settings};
+use vireo_handler::settings::{Isolation, Runtime, Settings};
 
 use super::*;
 use crate::compose::client;
@@ -30,6 +30,7 @@ struct Followed<S> {
 pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
     let node = Arc::new(Node::new(Settings {
         runtime: Runtime::Process,
+        isolation: Isolation::None,
         state_dir: world._dir.path().join("state"),
         hypervisor: vireo_api::spec::HypervisorChoice::Auto,
         vm_cidr: format!("{}/16", Ipv4Addr::new(10, 201, 0, 0)).parse().unwrap(),

@@ -36,6 +36,7 @@ impl Stage {
             stamp: &stamp,
             namespace: None,
             cgroup: None,
+            confinement: None,
         };
         process::spawn(&start).unwrap();
         let Found::Running(process) = process::find(&stamp).unwrap() else { panic!("it was just started") };

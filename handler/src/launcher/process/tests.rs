@@ -8,6 +8,7 @@ fn sleeper<'a>(log: &'a Path, stamp: &'a Path) -> Start<'a> {
         stamp,
         namespace: None,
         cgroup: None,
+        confinement: None,
     }
 }
 
@@ -153,4 +154,34 @@ async fn a_missing_program_is_an_error_without_a_process() {
     let start = Start { program: Path::new("/nonexistent/virt-launcher"), ..sleeper(&log, &stamp) };
     assert_eq!(spawn(&start).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert!(matches!(find(&stamp).unwrap(), Found::Unstarted));
+}
+
+#[test]
+fn a_launcher_that_cannot_be_isolated_is_not_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, stamp, program) =
+        (dir.path().join("log"), dir.path().join("stamp"), dir.path().join("launcher"));
+    // What it reports is told, or, of a test that may not make namespaces, what the kernel answers.
+    fs::write(&program, "#!/bin/sh\necho Operation not permitted: why >&0\nexec sleep 600\n").unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let confinement = Confinement { user: 7, directory: dir.path(), sockets: dir.path(), show: vec![] };
+    let start = Start { program: &program, confinement: Some(confinement), ..sleeper(&log, &stamp) };
+    let error = spawn(&start).unwrap_err().to_string();
+    assert!(error.contains("Operation not permitted"), "{error}");
+    assert!(error.contains("--launcher-isolation=none"), "{error}");
+    assert!(!stamp.exists(), "nothing is found later");
+}
+
+#[test]
+fn an_isolated_launcher_is_told_what_it_sees() {
+    let confinement = Confinement {
+        user: 7,
+        directory: Path::new("/vmi"),
+        sockets: Path::new("/vmi/sockets"),
+        show: vec!["/opt/qemu".into()],
+    };
+    let words: Vec<String> =
+        confinement.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let expected = "confine --user 7 --directory /vmi --sockets /vmi/sockets --show /opt/qemu --";
+    assert_eq!(words.join(" "), expected);
 }

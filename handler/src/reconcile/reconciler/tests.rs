@@ -80,6 +80,7 @@ fn launcher(dir: &VmiDir) -> process::Process {
         stamp: &stamp,
         namespace: None,
         cgroup: None,
+        confinement: None,
     })
     .unwrap();
     let Found::Running(process) = process::find(&stamp).unwrap() else { panic!("it was just started") };
