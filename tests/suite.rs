@@ -22,6 +22,7 @@ mod scenarios {
     mod hostile;
     mod hotplug;
     mod images;
+    mod isolation;
     pub(crate) mod looking;
     mod many_disks;
     mod metrics;

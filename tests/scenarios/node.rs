@@ -69,11 +69,21 @@ pub(crate) struct Node<'h> {
     hypervisor: &'static str,
 }
 
-fn handler<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError> {
+/// How the handler separates launchers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isolation {
+    /// As by default.
+    Full,
+    /// Not at all.
+    None,
+}
+
+fn handler<'h>(host: &'h Host, hypervisor: &str, isolation: Isolation) -> Result<Process<'h>, HostError> {
     let mut handler = host
         .command(&host.input("virt-handler"))
         .args(["--manifests", &host.work("manifests"), "--state-dir", &host.work("state")])
         .args(["--hypervisor", if hypervisor == "qemu" { "qemu" } else { "auto" }])
+        .args(["--launcher-isolation", if isolation == Isolation::Full { "full" } else { "none" }])
         .env("VIREO_BIOS", &host.input("bios"))
         .env("VIREO_EFI_CODE", &host.input("efi-code"))
         .env("VIREO_EFI_VARIABLES", &host.input("efi-variables"))
@@ -90,9 +100,17 @@ fn handler<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostErro
 
 impl<'h> Node<'h> {
     pub(crate) fn start(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
+        Self::start_with(host, hypervisor, Isolation::Full)
+    }
+
+    pub(crate) fn start_with(
+        host: &'h Host,
+        hypervisor: &'static str,
+        isolation: Isolation,
+    ) -> Result<Self, HostError> {
         let fresh = format!("rm -rf {0} {1}; mkdir -p {0} {1}", host.work("state"), host.work("manifests"));
         host.shell(&fresh).run()?.ok();
-        Ok(Self { host, handler: handler(host, hypervisor)?, hypervisor })
+        Ok(Self { host, handler: handler(host, hypervisor, isolation)?, hypervisor })
     }
 
     /// Puts a manifest in place in one step, as a handler that reads while it is written must not be what is tested.
@@ -185,11 +203,21 @@ impl<'h> Node<'h> {
         Ok(process)
     }
 
+    /// What the handler has logged.
+    pub(crate) fn log(&self) -> String {
+        self.handler.stderr()
+    }
+
+    /// Waits until nothing is left of a VMI.
+    pub(crate) fn wait_until_gone(&self, name: &str) -> Result<(), HostError> {
+        eventually(&format!("{name} is gone"), BOOT, || Ok(self.vmi(name)?.is_none()))
+    }
+
     /// The handler is killed, and another is started.
-    fn lose_handler(&mut self) -> Result<(), HostError> {
+    pub(crate) fn lose_handler(&mut self, isolation: Isolation) -> Result<(), HostError> {
         self.handler.signal(SIGKILL)?;
         assert_eq!(self.handler.wait(SOON)?.status, Status::Signal(SIGKILL));
-        self.handler = handler(self.host, self.hypervisor)?;
+        self.handler = handler(self.host, self.hypervisor, isolation)?;
         Ok(())
     }
 }
@@ -272,7 +300,7 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     for_a_program(&node)?;
 
     // The handler goes and comes back; the guest does not notice.
-    node.lose_handler()?;
+    node.lose_handler(Isolation::Full)?;
     let again = node.wait_for_phase("one", "Running", SOON)?;
     assert_eq!(again["metadata"]["uid"], vmi["metadata"]["uid"]);
     let mut guest = node.console("one")?;
