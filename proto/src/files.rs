@@ -1,6 +1,6 @@
 //! Open files on their way from the node agent to a launcher, by SCM_RIGHTS (unix(7)).
 //!
-//! A launcher in a Pod sees neither the node's files nor may it open devices, so the node agent opens them. The names are
+//! A launcher sees neither the node's files nor may it open devices, so the node agent opens them. The names are
 //! those that the launch request has. Each packet has one descriptor and its name; the launcher answers the end of the
 //! packets with the number that it has received.
 //!
