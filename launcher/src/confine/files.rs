@@ -1,14 +1,16 @@
 //! What a launcher sees of file systems.
 
+use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_move,
-    mount_remount, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    mount_move, mount_remount, unmount,
 };
 use rustix::process::{chdir, chroot, pivot_root};
 
@@ -62,7 +64,7 @@ impl Kind {
 enum Entry {
     /// A link, as on the node.
     Link { at: PathBuf, to: PathBuf },
-    /// A directory with everything in its file system, which cannot be changed.
+    /// A directory with everything below it, which cannot be changed.
     Directory(PathBuf),
     /// A file, which cannot be changed.
     File(PathBuf),
@@ -143,7 +145,13 @@ impl Root<'_> {
             Entry::Directory(path) => {
                 let at = self.at(path);
                 fs::create_dir_all(&at)?;
-                bind(path, &at, read_only)
+                // /usr/local may be a file system of its own.
+                mount_bind_recursive(path, &at)?;
+                match protect_tree(&at) {
+                    // Kernels before 5.12 protect one file system at a time; users may not write to the others either.
+                    Err(Errno::NOSYS) => Ok(mount_remount(&at, MountFlags::BIND | read_only, c"")?),
+                    protected => Ok(protected?),
+                }
             }
             Entry::File(path) => {
                 let at = self.at(path);
@@ -195,6 +203,34 @@ fn make_parent(path: &Path) -> std::io::Result<()> {
 fn make_file(path: &Path) -> std::io::Result<()> {
     make_parent(path)?;
     fs::File::create(path).map(drop)
+}
+
+/// Protects the file systems at and below a mount point from changes.
+fn protect_tree(at: &Path) -> Result<(), Errno> {
+    let path = CString::new(at.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the kernel reads the path, which ends with a zero, and the attributes, whose size it is told. Both live until
+    // it returns, and it keeps neither.
+    #[expect(unsafe_code, reason = "rustix has no mount_setattr")]
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match answer {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
 }
 
 /// Shows what is in one file system.
