@@ -18,6 +18,8 @@ mod properties;
 mod rules;
 #[path = "suite/scheduling.rs"]
 mod scheduling;
+#[path = "suite/support.rs"]
+mod support;
 #[path = "suite/upstream.rs"]
 mod upstream;
 #[path = "suite/volumes.rs"]

@@ -37,6 +37,9 @@ pub(crate) struct Manifests {
     /// Writes files of the Helm chart in this directory instead: those that are made from the program.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["components", "launcher", "pull_policy"])]
     pub(crate) chart: Option<PathBuf>,
+    /// Prints the table of fields for docs/api.md instead.
+    #[arg(long, conflicts_with_all = ["components", "launcher", "pull_policy", "chart"])]
+    pub(crate) fields: bool,
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use kube::Client;
 use sd_notify::NotifyState;
+use vireo_api::spec::support_markdown;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::state::StateDir;
 use vireo_handler::stop;
@@ -41,7 +42,10 @@ async fn serve(options: Options) -> Result<(), Failure> {
     Ok(run(options, ready, stop_signal()?).await?)
 }
 
-async fn manifests(Manifests { images, chart }: Manifests) -> Result<(), Failure> {
+async fn manifests(Manifests { images, chart, fields }: Manifests) -> Result<(), Failure> {
+    if fields {
+        return Ok(io::stdout().lock().write_all(support_markdown().as_bytes())?);
+    }
     let Some(chart) = chart else {
         return Ok(io::stdout().lock().write_all(operator_manifests(&images)?.as_bytes())?);
     };

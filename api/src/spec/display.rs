@@ -49,7 +49,7 @@ fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findin
             found.extra_device(&at.at("autoattachInputDevice"), ExtraDevice::UsbTablet);
             return 0;
         }
-        return u32::from(graphics);
+        return u32::from(graphics && devices.autoattach_input_device != Some(false));
     }
     let mut virtio = 0;
     for (index, input) in devices.inputs.iter().enumerate() {

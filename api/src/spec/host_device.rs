@@ -32,7 +32,7 @@ impl HostDevice {
 struct Request<'a> {
     name: &'a str,
     resource: &'a str,
-    is_claimed: bool,
+    claim: Option<&'static str>,
     tag: &'a str,
 }
 
@@ -47,17 +47,22 @@ pub(super) fn read(devices: &v1::Devices, hypervisor: HypervisorChoice, found: &
     let gpus = devices.gpus.iter().map(|gpu| Request {
         name: &gpu.name,
         resource: &gpu.device_name,
-        is_claimed: gpu.claim_name.is_some() || gpu.request_name.is_some(),
+        claim: claim(gpu.claim_name.as_deref(), gpu.request_name.as_deref()),
         tag: &gpu.tag,
     });
     requests(gpus, &at.at("gpus"), hypervisor, found);
     let others = devices.host_devices.iter().map(|device| Request {
         name: &device.name,
         resource: &device.device_name,
-        is_claimed: device.claim_name.is_some() || device.request_name.is_some(),
+        claim: claim(device.claim_name.as_deref(), device.request_name.as_deref()),
         tag: &device.tag,
     });
     requests(others, &at.at("hostDevices"), hypervisor, found);
+}
+
+/// The field that asks for a device of a resource claim.
+fn claim(claim: Option<&str>, request: Option<&str>) -> Option<&'static str> {
+    claim.map(|_| "claimName").or(request.map(|_| "requestName"))
 }
 
 fn requests<'a>(
@@ -74,8 +79,10 @@ fn requests<'a>(
         } else if !names.insert(request.name) {
             found.duplicate_value(&at.at("name"), request.name);
         }
-        found.refuse_if(request.is_claimed, &at.at("claimName"), "a device of a resource claim");
-        if request.resource.is_empty() && !request.is_claimed {
+        if let Some(field) = request.claim {
+            found.refuse_if(true, &at.at(field), "a device of a resource claim");
+        }
+        if request.resource.is_empty() && request.claim.is_none() {
             found.required_value(&at.at("deviceName"), "write the resource that a device plugin offers");
         }
         found.notice_if(

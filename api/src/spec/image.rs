@@ -78,6 +78,9 @@ impl Pull {
         if !secret.is_empty() && !is_dns_subdomain(secret) {
             found.invalid_value(&at.at("imagePullSecret"), secret, DNS_SUBDOMAIN);
         }
+        let is_here = ["oci:", "oci-archive:"].iter().any(|here| image.starts_with(here));
+        let why = "an image of the node is not pulled";
+        found.notice_if(is_here && !secret.is_empty(), &at.at("imagePullSecret"), why);
         let secret = (!secret.is_empty()).then(|| secret.to_owned());
         (found.problems.len() == before).then_some(Self { policy, secret })
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use vireo_proto::files::{
-    KVM, VHOST_NET, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket,
-    tap_name, vhost_name,
+    KVM, VHOST_NET, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket, tap_name,
+    vhost_name,
 };
 use vireo_proto::launcher::{
     Disk, Interface, LaunchRequest, disk_source::Source, firmware::Boot, firmware::Boot::Efi,

@@ -1,0 +1,355 @@
+//! The table itself.
+
+use super::{FieldSupport, Support, SupportSection};
+
+/// Sections of the table: lines of a class, a path and a note.
+macro_rules! sections {
+    ($($title:literal { $($support:ident $path:literal, $note:literal;)* })*) => {
+        /// What becomes of each field of a VMI's spec.
+        pub static SUPPORT_TABLE: &[SupportSection] = &[$(SupportSection {
+            title: $title,
+            fields: &[$(FieldSupport { path: $path, support: Support::$support, note: $note }),*],
+        }),*];
+    };
+}
+
+sections! {
+    "Access credentials" {
+        Refused "accessCredentials[].sshPublicKey.propagationMethod.configDrive", "keys and passwords of Secrets are not put into guests yet";
+        Refused "accessCredentials[].sshPublicKey.propagationMethod.noCloud", "keys and passwords of Secrets are not put into guests yet";
+        Refused "accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent.users[]", "keys and passwords of Secrets are not put into guests yet";
+        Refused "accessCredentials[].sshPublicKey.source.secret.secretName", "keys and passwords of Secrets are not put into guests yet";
+        Refused "accessCredentials[].userPassword.propagationMethod.qemuGuestAgent", "keys and passwords of Secrets are not put into guests yet";
+        Refused "accessCredentials[].userPassword.source.secret.secretName", "keys and passwords of Secrets are not put into guests yet";
+    }
+    "Devices" {
+        Both "domain.devices.autoattachGraphicsDevice", "";
+        Qemu "domain.devices.autoattachInputDevice", "a USB tablet; false: no tablet, on both";
+        Qemu "domain.devices.autoattachMemBalloon", "false: both; without it, only `qemu` has a balloon";
+        Both "domain.devices.autoattachPodInterface", "";
+        Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
+        Refused "domain.devices.autoattachVSOCK", "there are no VSOCK devices yet";
+        NoEffect "domain.devices.blockMultiQueue", "disks have one queue";
+        Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
+        Both "domain.devices.disableHotplug", "";
+        Refused "domain.devices.downwardMetrics", "metrics of hosts are not given to guests";
+        Both "domain.devices.inputs[].bus", "`virtio`; `usb`, the default, is on `qemu`";
+        Both "domain.devices.inputs[].name", "";
+        Both "domain.devices.inputs[].type", "";
+        Both "domain.devices.logSerialConsole", "in clusters; on a single host `kubectl logs` shows the console always";
+        NoEffect "domain.devices.networkInterfaceMultiqueue", "NICs have one queue";
+        Qemu "domain.devices.panicDevices[].model", "`isa` and `pvpanic`; `hyperv` is refused";
+        Both "domain.devices.rng", "";
+        Qemu "domain.devices.sound.model", "without a backend";
+        Qemu "domain.devices.sound.name", "without a backend";
+        Refused "domain.devices.tpm.enabled", "there are no TPMs yet";
+        Refused "domain.devices.tpm.persistent", "there are no TPMs yet";
+        Refused "domain.devices.useVirtioTransitional", "virtio devices are those of version 1";
+        Both "domain.devices.video.type", "`vga`, `bochs` and `virtio`; `cirrus` and `ramfb` are on `qemu`";
+        Refused "domain.devices.watchdog.diag288.action", "a watchdog of s390x alone";
+        Qemu "domain.devices.watchdog.i6300esb.action", "";
+        Qemu "domain.devices.watchdog.name", "";
+    }
+    "Disks" {
+        Refused "domain.devices.disks[].blockSize.custom.discardGranularity", "block sizes cannot be chosen yet";
+        Refused "domain.devices.disks[].blockSize.custom.logical", "block sizes cannot be chosen yet";
+        Refused "domain.devices.disks[].blockSize.custom.physical", "block sizes cannot be chosen yet";
+        Refused "domain.devices.disks[].blockSize.matchVolume.enabled", "block sizes cannot be chosen yet";
+        Both "domain.devices.disks[].bootOrder", "";
+        Both "domain.devices.disks[].cache", "";
+        Both "domain.devices.disks[].cdrom.bus", "`virtio` is refused, `usb` and empty drives are on `qemu`";
+        Both "domain.devices.disks[].cdrom.readonly", "false is refused";
+        Both "domain.devices.disks[].cdrom.tray", "`open` is refused";
+        Refused "domain.devices.disks[].changedBlockTracking", "there are no backups yet";
+        NoEffect "domain.devices.disks[].dedicatedIOThread", "the hypervisor decides about threads";
+        Both "domain.devices.disks[].disk.bus", "`virtio`, `sata` and `scsi`; `usb` and more than 6 drives on `sata` are on `qemu`";
+        Refused "domain.devices.disks[].disk.pciAddress", "PCI addresses cannot be chosen yet";
+        Both "domain.devices.disks[].disk.readonly", "refused on `sata`, as by KubeVirt";
+        Both "domain.devices.disks[].errorPolicy", "";
+        Both "domain.devices.disks[].io", "it changes nothing on `native`";
+        Refused "domain.devices.disks[].lun.bus", "SCSI devices are not passed through yet";
+        Refused "domain.devices.disks[].lun.readonly", "SCSI devices are not passed through yet";
+        Refused "domain.devices.disks[].lun.reservation", "SCSI devices are not passed through yet";
+        Both "domain.devices.disks[].name", "";
+        Both "domain.devices.disks[].serial", "";
+        Refused "domain.devices.disks[].shareable", "a disk has one VM that writes to it";
+        NoEffect "domain.devices.disks[].tag", "config drives have no tags of devices";
+    }
+    "Filesystems" {
+        Refused "domain.devices.filesystems[].name", "there is no virtio-fs yet";
+        Refused "domain.devices.filesystems[].virtiofs", "there is no virtio-fs yet";
+    }
+    "GPUs and host devices" {
+        Refused "domain.devices.gpus[].claimName", "devices are not allocated by DRA";
+        Qemu "domain.devices.gpus[].deviceName", "in clusters";
+        Qemu "domain.devices.gpus[].name", "in clusters";
+        Refused "domain.devices.gpus[].requestName", "devices are not allocated by DRA";
+        NoEffect "domain.devices.gpus[].tag", "the metadata of guests has no tags of devices";
+        Refused "domain.devices.gpus[].virtualGPUOptions.display.enabled", "the display of a virtual GPU is not shown";
+        Refused "domain.devices.gpus[].virtualGPUOptions.display.ramFB.enabled", "the display of a virtual GPU is not shown";
+        Refused "domain.devices.hostDevices[].claimName", "devices are not allocated by DRA";
+        Qemu "domain.devices.hostDevices[].deviceName", "in clusters";
+        Qemu "domain.devices.hostDevices[].name", "in clusters";
+        Refused "domain.devices.hostDevices[].requestName", "devices are not allocated by DRA";
+        NoEffect "domain.devices.hostDevices[].tag", "the metadata of guests has no tags of devices";
+    }
+    "Interfaces" {
+        Refused "domain.devices.interfaces[].acpiIndex", "names of NICs cannot be chosen yet";
+        Refused "domain.devices.interfaces[].binding.name", "there are no binding plugins";
+        Both "domain.devices.interfaces[].bootOrder", "a start through BIOS is on `qemu`";
+        Both "domain.devices.interfaces[].bridge", "in clusters";
+        Both "domain.devices.interfaces[].dhcpOptions.bootFileName", "DHCPv4";
+        Both "domain.devices.interfaces[].dhcpOptions.ntpServers[]", "DHCPv4";
+        Both "domain.devices.interfaces[].dhcpOptions.privateOptions[].option", "DHCPv4";
+        Both "domain.devices.interfaces[].dhcpOptions.privateOptions[].value", "DHCPv4";
+        Both "domain.devices.interfaces[].dhcpOptions.tftpServerName", "DHCPv4";
+        Both "domain.devices.interfaces[].macAddress", "";
+        Refused "domain.devices.interfaces[].macvtap", "KubeVirt has removed this binding";
+        Both "domain.devices.interfaces[].masquerade", "";
+        Both "domain.devices.interfaces[].model", "`virtio`; all others are on `qemu`";
+        Both "domain.devices.interfaces[].name", "";
+        Refused "domain.devices.interfaces[].passt", "KubeVirt has removed this binding";
+        Refused "domain.devices.interfaces[].passtBinding", "there is no passt yet";
+        Refused "domain.devices.interfaces[].pciAddress", "PCI addresses cannot be chosen yet";
+        Refused "domain.devices.interfaces[].portRanges[].end", "ranges of ports are not forwarded yet";
+        Refused "domain.devices.interfaces[].portRanges[].protocol", "ranges of ports are not forwarded yet";
+        Refused "domain.devices.interfaces[].portRanges[].start", "ranges of ports are not forwarded yet";
+        Both "domain.devices.interfaces[].ports[].name", "";
+        Both "domain.devices.interfaces[].ports[].port", "";
+        Both "domain.devices.interfaces[].ports[].protocol", "";
+        Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
+        Refused "domain.devices.interfaces[].sriov", "virtual functions are not passed through yet";
+        Refused "domain.devices.interfaces[].state", "`up` is accepted; links cannot be changed yet";
+        NoEffect "domain.devices.interfaces[].tag", "config drives have no tags of devices";
+    }
+    "Names" {
+        Both "dnsConfig.nameservers[]", "IPv6 addresses where the guest has IPv6";
+        NoEffect "dnsConfig.options[].name", "DHCP has no resolver options";
+        NoEffect "dnsConfig.options[].value", "DHCP has no resolver options";
+        Both "dnsConfig.searches[]", "";
+        Both "dnsPolicy", "name servers of the node, but for `None`";
+        Both "hostname", "";
+        Both "subdomain", "in clusters, as the name of the Pod";
+    }
+    "Machine" {
+        Both "domain.chassis.asset", "SMBIOS type 3";
+        Both "domain.chassis.manufacturer", "SMBIOS type 3";
+        Both "domain.chassis.serial", "SMBIOS type 3";
+        Both "domain.chassis.sku", "SMBIOS type 3";
+        Both "domain.chassis.version", "SMBIOS type 3";
+        NoEffect "domain.ioThreads.supplementalPoolThreadCount", "the hypervisor decides about threads";
+        NoEffect "domain.ioThreadsPolicy", "the hypervisor decides about threads";
+        Both "domain.machine.type", "`q35`; of `pc-q35-*` the version has no effect, others are refused";
+        Both "domain.rebootPolicy", "";
+    }
+    "Clock" {
+        Qemu "domain.clock.timer.hpet.present", "false is on both";
+        NoEffect "domain.clock.timer.hpet.tickPolicy", "the hypervisor decides about lost ticks";
+        Refused "domain.clock.timer.hyperv.present", "there is no Hyper-V reference clock yet; false is accepted";
+        Both "domain.clock.timer.kvm.present", "false is refused";
+        Both "domain.clock.timer.pit.present", "false is refused";
+        NoEffect "domain.clock.timer.pit.tickPolicy", "the hypervisor decides about lost ticks";
+        Both "domain.clock.timer.rtc.present", "false is refused";
+        NoEffect "domain.clock.timer.rtc.tickPolicy", "the hypervisor decides about lost ticks";
+        NoEffect "domain.clock.timer.rtc.track", "the clock follows that of the host";
+        Refused "domain.clock.timezone", "clocks have UTC; `UTC` is accepted";
+        Refused "domain.clock.utc.offsetSeconds", "clocks have UTC; 0 is accepted";
+    }
+    "CPU" {
+        Both "domain.cpu.cores", "at most 254 vCPUs";
+        Refused "domain.cpu.dedicatedCpuPlacement", "vCPUs are not pinned yet";
+        Qemu "domain.cpu.features[].name", "";
+        Qemu "domain.cpu.features[].policy", "`force`, `optional` and `require` switch on, the others off";
+        Refused "domain.cpu.isolateEmulatorThread", "vCPUs are not pinned yet";
+        NoEffect "domain.cpu.maxSockets", "vCPUs are not hotplugged yet";
+        Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are on `qemu`";
+        Refused "domain.cpu.numa.guestMappingPassthrough", "guests have one NUMA node";
+        Refused "domain.cpu.realtime.mask", "vCPUs are not scheduled in real time yet";
+        Both "domain.cpu.sockets", "at most 254 vCPUs";
+        Both "domain.cpu.threads", "at most 254 vCPUs";
+    }
+    "Features" {
+        Both "domain.features.acpi.enabled", "false is refused";
+        Both "domain.features.apic.enabled", "false is refused";
+        NoEffect "domain.features.apic.endOfInterrupt", "the hypervisor decides about it";
+        Refused "domain.features.hyperv.evmcs.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.frequencies.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.ipi.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.reenlightenment.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.relaxed.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.reset.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.runtime.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.spinlocks.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.spinlocks.spinlocks", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.synic.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.synictimer.direct.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.synictimer.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.tlbflush.direct.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.tlbflush.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.tlbflush.extended.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.vapic.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.vendorid.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.vendorid.vendorid", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hyperv.vpindex.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.hypervPassthrough.enabled", "Hyper-V enlightenments are not available yet";
+        Refused "domain.features.kvm.hidden", "KVM cannot be hidden yet";
+        Refused "domain.features.pvspinlock.enabled", "paravirtual spinlocks cannot be chosen yet";
+        Qemu "domain.features.smm.enabled", "false is on both";
+    }
+    "Firmware" {
+        Refused "domain.firmware.acpi.msdmNameRef", "there are no ACPI tables of Secrets yet";
+        Refused "domain.firmware.acpi.slicNameRef", "there are no ACPI tables of Secrets yet";
+        Both "domain.firmware.bootloader.bios.useSerial", "";
+        Both "domain.firmware.bootloader.efi.persistent", "";
+        Qemu "domain.firmware.bootloader.efi.secureBoot", "false is on both";
+        Both "domain.firmware.kernelBoot.container.image", "`oci:` and `oci-archive:`; of registries in clusters";
+        Both "domain.firmware.kernelBoot.container.imagePullPolicy", "for images of registries";
+        Both "domain.firmware.kernelBoot.container.imagePullSecret", "for images of registries";
+        Both "domain.firmware.kernelBoot.container.initrdPath", "";
+        Both "domain.firmware.kernelBoot.container.kernelPath", "required";
+        Both "domain.firmware.kernelBoot.kernelArgs", "";
+        Both "domain.firmware.serial", "";
+        Both "domain.firmware.uuid", "";
+    }
+    "Launch security" {
+        Refused "domain.launchSecurity.sev.attestation", "memory of guests is not encrypted";
+        Refused "domain.launchSecurity.sev.dhCert", "memory of guests is not encrypted";
+        Refused "domain.launchSecurity.sev.policy.encryptedState", "memory of guests is not encrypted";
+        Refused "domain.launchSecurity.sev.session", "memory of guests is not encrypted";
+        Refused "domain.launchSecurity.snp", "memory of guests is not encrypted";
+        Refused "domain.launchSecurity.tdx", "memory of guests is not encrypted";
+    }
+    "Memory" {
+        Both "domain.memory.guest", "";
+        Refused "domain.memory.hugepages.pageSize", "memory of guests is not backed by huge pages yet";
+        NoEffect "domain.memory.maxGuest", "memory is not hotplugged yet";
+        Refused "domain.memory.reservedOverhead.addedOverhead", "the overhead of memory is calculated";
+        Refused "domain.memory.reservedOverhead.memLock", "the overhead of memory is calculated";
+    }
+    "Resources" {
+        Both "domain.resources.limits{}", "enforced in clusters";
+        Both "domain.resources.overcommitGuestOverhead", "";
+        Both "domain.resources.requests{}", "";
+    }
+    "Life cycle" {
+        Both "evictionStrategy", "`LiveMigrate` keeps a VMI on its node";
+        Both "startStrategy", "";
+        Both "terminationGracePeriodSeconds", "";
+    }
+    "Networks" {
+        Both "networks[].multus.default", "in clusters";
+        Both "networks[].multus.networkName", "in clusters";
+        Both "networks[].name", "";
+        Both "networks[].pod.vmIPv6NetworkCIDR", "";
+        Both "networks[].pod.vmNetworkCIDR", "";
+        Refused "networks[].resourceClaim.claimName", "devices are not allocated by DRA";
+        Refused "networks[].resourceClaim.requestName", "devices are not allocated by DRA";
+    }
+    "Probes" {
+        Both "livenessProbe.exec.command[]", "";
+        Both "livenessProbe.failureThreshold", "";
+        Both "livenessProbe.guestAgentPing", "";
+        Both "livenessProbe.httpGet.host", "an IP address, or a name";
+        Both "livenessProbe.httpGet.httpHeaders[].name", "";
+        Both "livenessProbe.httpGet.httpHeaders[].value", "";
+        Both "livenessProbe.httpGet.path", "";
+        Both "livenessProbe.httpGet.port", "";
+        Both "livenessProbe.httpGet.scheme", "";
+        Both "livenessProbe.initialDelaySeconds", "";
+        Both "livenessProbe.periodSeconds", "";
+        Both "livenessProbe.successThreshold", "";
+        Both "livenessProbe.tcpSocket.host", "an IP address, or a name";
+        Both "livenessProbe.tcpSocket.port", "";
+        Both "livenessProbe.timeoutSeconds", "";
+        Both "readinessProbe.exec.command[]", "";
+        Both "readinessProbe.failureThreshold", "";
+        Both "readinessProbe.guestAgentPing", "";
+        Both "readinessProbe.httpGet.host", "an IP address, or a name";
+        Both "readinessProbe.httpGet.httpHeaders[].name", "";
+        Both "readinessProbe.httpGet.httpHeaders[].value", "";
+        Both "readinessProbe.httpGet.path", "";
+        Both "readinessProbe.httpGet.port", "";
+        Both "readinessProbe.httpGet.scheme", "";
+        Both "readinessProbe.initialDelaySeconds", "";
+        Both "readinessProbe.periodSeconds", "";
+        Both "readinessProbe.successThreshold", "";
+        Both "readinessProbe.tcpSocket.host", "an IP address, or a name";
+        Both "readinessProbe.tcpSocket.port", "";
+        Both "readinessProbe.timeoutSeconds", "";
+    }
+    "Resource claims" {
+        Refused "resourceClaims[].name", "devices are not allocated by DRA";
+        Refused "resourceClaims[].resourceClaimName", "devices are not allocated by DRA";
+        Refused "resourceClaims[].resourceClaimTemplateName", "devices are not allocated by DRA";
+    }
+    "Scheduling" {
+        Both "affinity", "affinity to Pods and preferences have their effect in clusters";
+        Both "architecture", "`amd64`";
+        Both "nodeSelector{}", "";
+        Both "priorityClassName", "in clusters";
+        Both "schedulerName", "in clusters";
+        Both "serviceAccountName", "in clusters";
+        Both "tolerations[]", "`tolerationSeconds` has its effect in clusters";
+        Both "topologySpreadConstraints[]", "in clusters";
+    }
+    "Utility volumes" {
+        Refused "utilityVolumes[].claimName", "there are no memory dumps and backups yet";
+        Refused "utilityVolumes[].name", "there are no memory dumps and backups yet";
+        Refused "utilityVolumes[].readOnly", "there are no memory dumps and backups yet";
+        Refused "utilityVolumes[].type", "there are no memory dumps and backups yet";
+    }
+    "Volumes" {
+        Both "volumes[].cloudInitConfigDrive.networkData", "at most 2048 bytes";
+        Both "volumes[].cloudInitConfigDrive.networkDataBase64", "at most 2048 bytes";
+        Both "volumes[].cloudInitConfigDrive.networkDataSecretRef.name", "";
+        Both "volumes[].cloudInitConfigDrive.secretRef.name", "";
+        Both "volumes[].cloudInitConfigDrive.userData", "at most 2048 bytes";
+        Both "volumes[].cloudInitConfigDrive.userDataBase64", "at most 2048 bytes";
+        Both "volumes[].cloudInitNoCloud.networkData", "at most 2048 bytes";
+        Both "volumes[].cloudInitNoCloud.networkDataBase64", "at most 2048 bytes";
+        Both "volumes[].cloudInitNoCloud.networkDataSecretRef.name", "";
+        Both "volumes[].cloudInitNoCloud.secretRef.name", "";
+        Both "volumes[].cloudInitNoCloud.userData", "at most 2048 bytes";
+        Both "volumes[].cloudInitNoCloud.userDataBase64", "at most 2048 bytes";
+        Both "volumes[].configMap.name", "";
+        Both "volumes[].configMap.optional", "";
+        Both "volumes[].configMap.volumeLabel", "";
+        Both "volumes[].containerDisk.image", "`oci:` and `oci-archive:`; of registries in clusters";
+        Both "volumes[].containerDisk.imagePullPolicy", "for images of registries";
+        Both "volumes[].containerDisk.imagePullSecret", "for images of registries";
+        Both "volumes[].containerDisk.path", "";
+        Refused "volumes[].containerPath.path", "there is no virtio-fs yet";
+        Refused "volumes[].containerPath.readOnly", "there is no virtio-fs yet";
+        Qemu "volumes[].dataVolume.hotpluggable", "";
+        Both "volumes[].dataVolume.name", "its claim";
+        Both "volumes[].downwardAPI.fields[].fieldRef.apiVersion", "";
+        Both "volumes[].downwardAPI.fields[].fieldRef.fieldPath", "";
+        NoEffect "volumes[].downwardAPI.fields[].mode", "files have no permission bits";
+        Both "volumes[].downwardAPI.fields[].path", "";
+        Both "volumes[].downwardAPI.fields[].resourceFieldRef.containerName", "in clusters";
+        Both "volumes[].downwardAPI.fields[].resourceFieldRef.divisor", "in clusters";
+        Both "volumes[].downwardAPI.fields[].resourceFieldRef.resource", "in clusters";
+        Both "volumes[].downwardAPI.volumeLabel", "";
+        Refused "volumes[].downwardMetrics", "metrics of hosts are not given to guests";
+        Both "volumes[].emptyDisk.capacity", "";
+        Refused "volumes[].ephemeral.persistentVolumeClaim.claimName", "there are no overlays over claims yet";
+        Refused "volumes[].ephemeral.persistentVolumeClaim.readOnly", "there are no overlays over claims yet";
+        Both "volumes[].hostDisk.capacity", "below a directory that `--host-disks` names; not in clusters";
+        Both "volumes[].hostDisk.path", "below a directory that `--host-disks` names; not in clusters";
+        NoEffect "volumes[].hostDisk.shared", "a disk has one VM that writes to it";
+        Both "volumes[].hostDisk.type", "below a directory that `--host-disks` names; not in clusters";
+        Refused "volumes[].memoryDump.claimName", "there are no memory dumps yet";
+        Refused "volumes[].memoryDump.hotpluggable", "there are no memory dumps yet";
+        Refused "volumes[].memoryDump.readOnly", "there are no memory dumps yet";
+        Both "volumes[].name", "";
+        Both "volumes[].persistentVolumeClaim.claimName", "of the StorageClass `local` on a single host";
+        Qemu "volumes[].persistentVolumeClaim.hotpluggable", "";
+        Both "volumes[].persistentVolumeClaim.readOnly", "of the StorageClass `local` on a single host";
+        Both "volumes[].secret.optional", "";
+        Both "volumes[].secret.secretName", "";
+        Both "volumes[].secret.volumeLabel", "";
+        Both "volumes[].serviceAccount.serviceAccountName", "";
+        Both "volumes[].sysprep.configMap.name", "";
+        Both "volumes[].sysprep.secret.name", "";
+    }
+}
