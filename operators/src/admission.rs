@@ -33,6 +33,7 @@ use host_paths::Instance;
 pub struct Admission {
     client: Client,
     config: LiveConfig,
+    is_single_host: bool,
 }
 
 /// What is found when an object is completed.
@@ -53,7 +54,13 @@ impl std::fmt::Debug for Admission {
 impl Admission {
     /// Reads as the user of a client, and completes objects by a configuration.
     pub fn new(client: Client, config: LiveConfig) -> Self {
-        Self { client, config }
+        Self { client, config, is_single_host: false }
+    }
+
+    /// Warns also of what has its effect in clusters alone.
+    #[must_use]
+    pub fn for_single_host(self) -> Self {
+        Self { is_single_host: true, ..self }
     }
 
     /// Completes an object before its kind does. `old` is the stored object that it replaces.
@@ -61,6 +68,20 @@ impl Admission {
     /// # Errors
     /// When other objects cannot be read.
     pub async fn mutate(
+        &self,
+        kind: Kind,
+        new: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Completed, kube::Error> {
+        // Defaults are none of the author's.
+        let single_host =
+            if self.is_single_host { warnings::of_single_host(kind, new, old) } else { Vec::new() };
+        let mut completed = self.complete(kind, new, old).await?;
+        completed.warnings.extend(single_host);
+        Ok(completed)
+    }
+
+    async fn complete(
         &self,
         kind: Kind,
         new: &mut Value,

@@ -53,7 +53,7 @@ impl Parts {
             state_dir,
             admission: Arc::new(VirtAdmission {
                 allowed,
-                virt: Admission::new(virt_api.clone(), LiveConfig::default()),
+                virt: Admission::new(virt_api.clone(), LiveConfig::default()).for_single_host(),
                 runtime: Handle::current(),
             }),
             services: vec![

@@ -207,10 +207,9 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
     // Keep the reason of a VMI that has failed.
     if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {
-        set(
-            "Synchronized",
-            facts.sync_error.map(|sync_error| (false, sync_error.reason, sync_error.message.clone())),
-        );
+        let failed =
+            facts.sync_error.map(|sync_error| (false, sync_error.reason, sync_error.message.clone()));
+        set("Synchronized", failed.or_else(|| without_effect(facts.vm?)));
     }
     set(MANIFEST_CHANGED, facts.manifest_changed.then(|| {
         let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
@@ -231,6 +230,12 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
         };
         set(HYPERVISOR_CONDITION, Some((true, name, chosen.reason.clone())));
     }
+}
+
+/// What of its spec has no effect, if anything.
+fn without_effect(vm: &Vm) -> Option<(bool, &'static str, String)> {
+    let notices: Vec<String> = vm.notices().iter().map(ToString::to_string).collect();
+    (!notices.is_empty()).then(|| (true, "FieldsWithoutEffect", notices.join("; ")))
 }
 
 /// Whether the guest is ready, and else why not.

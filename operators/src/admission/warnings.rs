@@ -4,7 +4,8 @@ use serde_json::Value;
 use uuid::Uuid;
 use vireo_api::spec::Vm;
 use vireo_api::v1::{
-    API_VERSION, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec,
+    API_VERSION, NodeAffinity, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceSpec,
 };
 use vireo_client::Kind;
 
@@ -15,6 +16,67 @@ pub(super) fn of_template(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<S
     let Some(instance) = Instance::of(kind, new, old) else { return Vec::new() };
     let spec = instance.changed("").and_then(|spec| serde_json::from_value(spec.clone()).ok());
     spec.map(|spec| of_spec(spec, &instance.field(""))).unwrap_or_default()
+}
+
+/// Those of fields that have their effect in clusters alone, if the spec of VMIs changed.
+pub(super) fn of_single_host(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<String> {
+    const NODES: &str = "there is one node";
+    const IMAGES: &str = "images of the node are not pulled";
+    let Some(instance) = Instance::of(kind, new, old) else { return Vec::new() };
+    let Some(Ok(spec)) = instance.changed("").map(|spec| serde_json::from_value(spec.clone())) else {
+        return Vec::new();
+    };
+    let VirtualMachineInstanceSpec { affinity, domain, .. } = &spec;
+    let affinity = affinity.as_deref();
+    let pods = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let other_pods = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+    let prefers =
+        |nodes: &NodeAffinity| !nodes.preferred_during_scheduling_ignored_during_execution.is_empty();
+    let kernel =
+        domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref()?.container.as_ref());
+    let fixed = [
+        ("priorityClassName", !spec.priority_class_name.is_empty(), "nothing is preempted"),
+        ("schedulerName", !spec.scheduler_name.is_empty(), "there is one scheduler"),
+        ("serviceAccountName", !spec.service_account_name.is_empty(), "launchers do not use the API"),
+        ("subdomain", !spec.subdomain.is_empty(), "there is no DNS server of the cluster"),
+        ("topologySpreadConstraints", !spec.topology_spread_constraints.is_empty(), NODES),
+        ("affinity.podAffinity", pods.is_some(), NODES),
+        ("affinity.podAntiAffinity", other_pods.is_some(), NODES),
+        (
+            "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+            nodes.is_some_and(prefers),
+            NODES,
+        ),
+        (
+            "domain.resources.limits",
+            !domain.resources.limits.is_empty(),
+            "limits are not enforced on a single host",
+        ),
+        (
+            "domain.devices.logSerialConsole",
+            domain.devices.log_serial_console.is_some(),
+            "kubectl logs shows the console always",
+        ),
+        (
+            "domain.firmware.kernelBoot.container.imagePullPolicy",
+            kernel.is_some_and(|kernel| !kernel.image_pull_policy.is_empty()),
+            IMAGES,
+        ),
+    ];
+    let fixed = fixed.into_iter().filter(|(_, is_set, _)| *is_set);
+    let fixed = fixed.map(|(field, _, why)| (field.to_owned(), why));
+    let tolerations = spec.tolerations.iter().enumerate();
+    let tolerations = tolerations.filter(|(_, toleration)| toleration.toleration_seconds.is_some());
+    let tolerations = tolerations.map(|(index, _)| {
+        (format!("tolerations[{index}].tolerationSeconds"), "taints do not evict from the node")
+    });
+    let disks = spec.volumes.iter().enumerate().filter(|(_, volume)| {
+        volume.container_disk.as_ref().is_some_and(|disk| !disk.image_pull_policy.is_empty())
+    });
+    let disks = disks.map(|(index, _)| (format!("volumes[{index}].containerDisk.imagePullPolicy"), IMAGES));
+    let all = fixed.chain(tolerations).chain(disks);
+    all.map(|(field, why)| format!("{}: has no effect: {why}", instance.field(&field))).collect()
 }
 
 /// Those of a VM, beside those of its template.
@@ -76,6 +138,47 @@ mod tests {
         }
         let invalid = json!({"spec": {"domain": {"cpu": cpu}}});
         assert_eq!(of_template(Kind::VMI, &invalid, None), [""; 0]);
+    }
+
+    #[test]
+    fn what_acts_in_clusters_alone_is_named_on_a_single_host() {
+        let spec = json!({
+            "priorityClassName": "high", "schedulerName": "mine", "serviceAccountName": "robot", "subdomain": "s",
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "t", "whenUnsatisfiable": "DoNotSchedule"}],
+            "affinity": {"podAffinity": {}, "podAntiAffinity": {}, "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}},
+            "tolerations": [{"key": "a"}, {"key": "b", "effect": "NoExecute", "tolerationSeconds": 1}],
+            "domain": {"resources": {"limits": {"cpu": 1}}, "devices": {"logSerialConsole": false}, "firmware": {
+                "kernelBoot": {"container": {"imagePullPolicy": "Always"}}}},
+            "volumes": [{"name": "a"}, {"name": "b", "containerDisk": {"imagePullPolicy": "Never"}}],
+        });
+        let vm = json!({"spec": {"template": {"spec": spec}}});
+        let warnings = of_single_host(Kind::VM, &vm, None);
+        let at = "spec.template.spec.";
+        let fields: Vec<&str> = warnings
+            .iter()
+            .filter_map(|warning| Some(warning.split_once(": has no effect: ")?.0.strip_prefix(at)?))
+            .collect();
+        let expected = [
+            "priorityClassName",
+            "schedulerName",
+            "serviceAccountName",
+            "subdomain",
+            "topologySpreadConstraints",
+            "affinity.podAffinity",
+            "affinity.podAntiAffinity",
+            "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+            "domain.resources.limits",
+            "domain.devices.logSerialConsole",
+            "domain.firmware.kernelBoot.container.imagePullPolicy",
+            "tolerations[1].tolerationSeconds",
+            "volumes[1].containerDisk.imagePullPolicy",
+        ];
+        assert_eq!(fields, expected);
+        assert_eq!(of_single_host(Kind::VM, &vm, Some(&vm)), [""; 0], "it did not change");
+        let required = json!({"affinity": {"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}});
+        assert_eq!(of_single_host(Kind::VMI, &json!({ "spec": required }), None), [""; 0]);
     }
 
     #[test]

@@ -78,6 +78,27 @@ fn trouble_is_shown_while_it_lasts() {
 }
 
 #[test]
+fn what_has_no_effect_is_shown_unless_there_is_trouble() {
+    let vm = vm(serde_json::json!({"cpu": {"maxSockets": 4}, "memory": {"maxGuest": "1Gi"}}));
+    let shown = |facts: &Facts<'_>| {
+        let status = next(&Status::default(), facts);
+        condition(&status, "Synchronized")
+            .map(|shown| (shown.status.clone(), shown.reason.clone(), shown.message.clone()))
+    };
+    let (status, reason, message) = shown(&Facts { vm: Some(&vm), ..facts(Phase::Running) }).unwrap();
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "FieldsWithoutEffect"));
+    assert_eq!(
+        message,
+        "spec.domain.cpu.maxSockets: has no effect: vCPUs cannot be hotplugged yet; \
+         spec.domain.memory.maxGuest: has no effect: memory cannot be hotplugged yet"
+    );
+    let sync_error = SyncError { reason: "FailedStorage", message: "no such image".to_owned() };
+    let bad = Facts { vm: Some(&vm), sync_error: Some(&sync_error), ..facts(Phase::Scheduling) };
+    assert_eq!(shown(&bad).unwrap().0, "False");
+    assert_eq!(shown(&Facts { vm: Some(&probed()), ..facts(Phase::Running) }), None);
+}
+
+#[test]
 fn the_hypervisor_is_remembered_after_the_launcher_is_gone() {
     let chosen = Hypervisor { kind: hypervisor::Kind::Qemu.into(), reason: "no KVM here".to_owned() };
     let state = State { phase: state::Phase::Running.into(), hypervisor: Some(chosen), ..State::default() };
@@ -89,7 +110,12 @@ fn the_hypervisor_is_remembered_after_the_launcher_is_gone() {
 
 /// A VMI with a readinessProbe.
 fn probed() -> Vm {
-    let vmi = serde_json::json!({
+    vm(serde_json::json!({}))
+}
+
+/// The same with more of a domain.
+fn vm(domain: serde_json::Value) -> Vm {
+    let mut vmi = serde_json::json!({
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstance",
         "metadata": {"name": "one", "uid": "00000000-0000-4000-8000-000000000001"},
@@ -98,6 +124,13 @@ fn probed() -> Vm {
             "readinessProbe": {"guestAgentPing": {}},
         },
     });
+    for (field, value) in domain.as_object().unwrap() {
+        let field = &mut vmi["spec"]["domain"][field];
+        match (field.as_object_mut(), value.as_object()) {
+            (Some(known), Some(more)) => known.extend(more.clone()),
+            _ => *field = value.clone(),
+        }
+    }
     let vmi: vireo_api::v1::VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
     Vm::try_from(&vmi).unwrap_or_else(|report| panic!("{report}"))
 }
