@@ -8,6 +8,7 @@
 
 mod capacity;
 mod chassis;
+mod clock;
 mod cloud_init;
 mod cpu;
 mod device;
@@ -17,6 +18,7 @@ mod dns;
 mod field;
 mod firmware;
 mod host_device;
+mod hyperv;
 mod identity;
 mod image;
 mod interface;
@@ -37,6 +39,7 @@ mod units;
 mod vm;
 mod volume;
 
+pub use clock::Clock;
 pub use cloud_init::{CloudInit, CloudInitData};
 pub use cpu::is_cpu_model;
 pub use disk::Disk;

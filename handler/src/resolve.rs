@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use jiff::Timestamp;
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
 };
@@ -30,6 +31,8 @@ pub struct Facts<'a> {
     pub bridged: &'a Bridged,
     /// The host's name servers.
     pub resolver: &'a Resolver,
+    /// The time, by which the offset of a time zone is known.
+    pub now: Timestamp,
     /// `--hypervisor`.
     pub hypervisor: HypervisorChoice,
 }
@@ -45,6 +48,8 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         fields: Some(vireo_api::spec::field_paths().into()),
         hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
         cpu: Some(vm.cpu().into()),
+        clock_offset_seconds: vm.clock().offset(facts.now),
+        io_threads: vm.io_threads().map(Into::into),
         memory_bytes: vm.memory().guest().get(),
         firmware: Some((&boot_source(vm, facts.prepared)).into()),
         disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
@@ -149,6 +154,8 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
         boot_order: interface.boot_order().unwrap_or(0),
         queue_pairs: vm.queue_pairs(interface),
         link_down: !interface.is_link_up(),
+        pci_slot: interface.pci_slot().map_or(0, |slot| slot.number().into()),
+        acpi_index: interface.acpi_index().unwrap_or(0),
         ..wire::Interface::default()
     };
     match interface.binding() {

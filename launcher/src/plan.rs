@@ -86,6 +86,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_kvm(host.kvm)
         .with_rng(launch.rng)
+        .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
         .with_port(host.agent.map(port))

@@ -9,13 +9,15 @@ mod cpu;
 mod disk;
 mod extra;
 mod fields;
+mod io_threads;
 mod problems;
 mod smbios;
 
 pub use boot::boot_source;
 pub use cpu::cpu;
-pub use disk::disk;
+pub use disk::{disk, pci_slot};
 pub use extra::{UnknownDevice, extra_device};
+pub use io_threads::io_threads;
 pub use problems::Problems;
 pub use smbios::smbios;
 

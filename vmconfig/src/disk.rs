@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use crate::PciSlot;
 use crate::name::names;
 
 /// The longest serial number of a virtio disk, in bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
@@ -28,8 +29,52 @@ pub struct Disk<S> {
     pub io: Option<IoMode>,
     /// The response to I/O errors of the host.
     pub error_policy: ErrorPolicy,
+    /// What only some manifests set.
+    pub tuning: DiskTuning,
     /// The content.
     pub source: S,
+}
+
+/// Properties of a disk that have defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskTuning {
+    /// The sizes of its blocks.
+    pub block_size: BlockSize,
+    /// A thread of its own carries out its requests.
+    pub dedicated_io_thread: bool,
+    /// It has a queue for each vCPU.
+    pub multi_queue: bool,
+    /// Its slot on the PCI bus; `None` leaves it to the hypervisor.
+    pub pci_slot: Option<PciSlot>,
+}
+
+/// The sizes of a disk's blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockSize {
+    /// 512 bytes, or what the hypervisor chooses.
+    #[default]
+    Default,
+    /// Those of what the disk is stored on.
+    Volume,
+    /// These, in bytes.
+    Custom {
+        /// The unit of addresses.
+        logical: u32,
+        /// The unit that is written without reading.
+        physical: u32,
+        /// The unit that is discarded.
+        discard_granularity: Option<u32>,
+    },
+}
+
+impl BlockSize {
+    /// The largest block, in bytes: QEMU's limit.
+    pub const MAX: u32 = 2 << 20;
+
+    /// Whether a disk can have a block of this size.
+    pub fn is_valid(bytes: u32) -> bool {
+        bytes.is_power_of_two() && (512..=Self::MAX).contains(&bytes)
+    }
 }
 
 impl<S> Disk<S> {
@@ -46,6 +91,7 @@ impl<S> Disk<S> {
             cache: self.cache,
             io: self.io,
             error_policy: self.error_policy,
+            tuning: self.tuning,
             source,
         }
     }

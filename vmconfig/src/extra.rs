@@ -1,7 +1,7 @@
 use std::fmt;
 
-use crate::HostDevice;
 use crate::name::names;
+use crate::{HostDevice, HyperV, PlatformFeature};
 
 /// A device or chipset feature that not every hypervisor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,8 +10,12 @@ pub enum ExtraDevice {
     Host(HostDevice),
     /// A high precision event timer.
     Hpet,
+    /// A Hyper-V enlightenment.
+    HyperV(HyperV),
     /// A pvpanic device, by which the guest reports that it crashed.
     Panic(PanicModel),
+    /// A property of the platform.
+    Platform(PlatformFeature),
     /// System management mode.
     Smm,
     /// A sound card, without a backend.
@@ -63,7 +67,7 @@ impl ExtraDevice {
     /// The number of slots on the root PCI bus that it takes.
     pub const fn pci_slots(self) -> usize {
         match self {
-            Self::Hpet | Self::Smm | Self::Panic(PanicModel::Isa) => 0,
+            Self::Hpet | Self::HyperV(_) | Self::Panic(PanicModel::Isa) | Self::Platform(_) | Self::Smm => 0,
             Self::Host(_)
             | Self::Panic(PanicModel::Pci)
             | Self::Sound(_)
@@ -79,8 +83,10 @@ impl fmt::Display for ExtraDevice {
         f.write_str(match self {
             Self::Host(device) => return device.fmt(f),
             Self::Hpet => "an HPET",
+            Self::HyperV(enlightenment) => return enlightenment.fmt(f),
             Self::Panic(PanicModel::Isa) => "a pvpanic device",
             Self::Panic(PanicModel::Pci) => "a PCI pvpanic device",
+            Self::Platform(feature) => return feature.fmt(f),
             Self::Smm => "system management mode",
             Self::Sound(SoundModel::Ac97) => "an AC97 sound card",
             Self::Sound(SoundModel::Ich9) => "an ICH9 sound card",

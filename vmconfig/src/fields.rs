@@ -26,4 +26,6 @@ pub struct FieldPaths {
     pub disks: String,
     /// The display adapter.
     pub video: String,
+    /// The threads of disks.
+    pub io_threads: String,
 }

@@ -10,20 +10,31 @@ mod disk;
 mod extra;
 mod fields;
 mod host_device;
+mod hyperv;
+mod io_threads;
 mod name;
 mod nic;
+mod pci_slot;
+mod platform;
 mod reboot;
 mod smbios;
 mod video;
 
 pub use boot::{BootSource, KernelFiles};
 pub use cpu::{Cpu, CpuFeature, CpuModel, CpuTopology, CpuTopologyError, InvalidCpuName, is_cpu_name};
-pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode, VIRTIO_SERIAL_LEN};
+pub use disk::{
+    BlockSize, CacheMode, Disk, DiskBus, DiskDevice, DiskSource, DiskTuning, ErrorPolicy, IoMode,
+    VIRTIO_SERIAL_LEN,
+};
 pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use fields::FieldPaths;
 pub use host_device::{HostDevice, MdevUuid, ParseAddressError, PciAddress, UsbAddress};
+pub use hyperv::{HyperV, HyperVFeature, HyperVVendor, InvalidVendor};
+pub use io_threads::IoThreads;
 pub use name::UnknownName;
 pub use nic::{MAX_QUEUE_PAIRS, MacAddr, NicModel, ParseMacError};
+pub use pci_slot::{InvalidPciSlot, PciSlot};
+pub use platform::PlatformFeature;
 pub use reboot::RebootPolicy;
 pub use smbios::{Chassis, Smbios};
 pub use video::Video;

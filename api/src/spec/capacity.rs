@@ -1,9 +1,11 @@
 //! How many devices a VM can have: what does not fit is rejected before anything is started.
 
+use std::collections::BTreeSet;
+
 use vireo_vmconfig::{DiskBus, Video};
 
 use super::report::Findings;
-use super::{Disk, Field, HypervisorChoice};
+use super::{Disk, Field, HypervisorChoice, Interface};
 use crate::v1;
 
 /// The longest list, by KubeVirt's CustomResourceDefinitions.
@@ -34,6 +36,8 @@ pub(super) struct Attached {
     pub(super) balloon: bool,
     pub(super) video: Option<Video>,
     pub(super) tablets: usize,
+    /// Devices have a slot that the manifest chooses.
+    pub(super) has_fixed_slots: bool,
 }
 
 /// Rejects lists that are longer than KubeVirt's. `disks` are those of the VM: volumes without a disk get one.
@@ -56,6 +60,24 @@ pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, disks: &[Disk], found
         let which = ", with those of volumes without a disk";
         found.too_many(&Field::new("spec.domain.devices.disks"), disks.len(), LONGEST_LIST, which);
     }
+}
+
+/// Rejects slots that two devices have. Whether there are any.
+pub(super) fn slots(disks: &[Disk], interfaces: &[Interface], found: &mut Findings) -> bool {
+    let mut taken = BTreeSet::new();
+    let disks = disks.iter().filter_map(|disk| {
+        let field = Field::new(disk.config().field.strip_suffix(".bus").unwrap_or(&disk.config().field));
+        Some((field.at("pciAddress"), disk.config().tuning.pci_slot?))
+    });
+    let interfaces = interfaces
+        .iter()
+        .filter_map(|interface| Some((interface.field().at("pciAddress"), interface.pci_slot()?)));
+    for (field, slot) in disks.chain(interfaces) {
+        if !taken.insert(slot) {
+            found.duplicate_value(&field, &slot.to_string());
+        }
+    }
+    !taken.is_empty()
 }
 
 /// Rejects more devices than a hypervisor has slots for: native where the VMI insists on it, else QEMU, which is chosen
@@ -99,7 +121,9 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
         found.extra_devices.iter().map(|request| request.device.pci_slots()).sum(),
         found.host_devices.len(),
     ];
-    fit(virtio, (others.iter().sum(), QEMU_SLOTS), DISKS_PER_SLOT, (&at, found));
+    // Disks do not share slots where some are taken by choice.
+    let per_slot = if attached.has_fixed_slots { 1 } else { DISKS_PER_SLOT };
+    fit(virtio, (others.iter().sum(), QEMU_SLOTS), per_slot, (&at, found));
 }
 
 /// The serial device with the guest agent's port.

@@ -1,12 +1,19 @@
 use vireo_vmconfig::{Cpu, CpuFeature, CpuModel, CpuTopology};
 
 use super::Field;
+use super::hyperv::VMX;
 use super::memory::Resources;
 use super::report::Findings;
 use crate::v1;
 
 /// Where no number is given, the CPUs of the container's resources become sockets, as KubeVirt's defaulting does.
-pub(super) fn read(cpu: Option<&v1::Cpu>, resources: &Resources, found: &mut Findings) -> Option<Cpu> {
+/// `needs_vmx`: an enlightenment requires nested virtualization.
+pub(super) fn read(
+    cpu: Option<&v1::Cpu>,
+    needs_vmx: bool,
+    resources: &Resources,
+    found: &mut Findings,
+) -> Option<Cpu> {
     let at = Field::new("spec.domain.cpu");
     let empty = v1::Cpu::default();
     let cpu = cpu.unwrap_or(&empty);
@@ -37,7 +44,7 @@ pub(super) fn read(cpu: Option<&v1::Cpu>, resources: &Resources, found: &mut Fin
     found.refuse_if(numa, &at.at("numa").at("guestMappingPassthrough"), "a guest NUMA topology");
     found.refuse_if(cpu.realtime.is_some(), &at.at("realtime"), "real-time scheduling");
     let model = model(&cpu.model, &at.at("model"), found);
-    let features = features(&cpu.features, &at.at("features"), found);
+    let features = features(&cpu.features, needs_vmx, &at.at("features"), found);
     Some(Cpu::new(topology?, model, features))
 }
 
@@ -57,7 +64,12 @@ fn model(text: &str, at: &Field, found: &mut Findings) -> CpuModel {
     })
 }
 
-fn features(features: &[v1::CpuFeature], at: &Field, found: &mut Findings) -> Vec<CpuFeature> {
+fn features(
+    features: &[v1::CpuFeature],
+    needs_vmx: bool,
+    at: &Field,
+    found: &mut Findings,
+) -> Vec<CpuFeature> {
     let mut read: Vec<CpuFeature> = Vec::new();
     for (index, feature) in features.iter().enumerate() {
         let at = at.index(index);
@@ -71,6 +83,10 @@ fn features(features: &[v1::CpuFeature], at: &Field, found: &mut Findings) -> Ve
             }
         };
         let name = &feature.name;
+        if needs_vmx && name == VMX && !matches!(feature.policy.as_str(), "" | "require") {
+            let detail = "must be require: the Hyper-V enlightenment evmcs is for nested virtualization";
+            found.invalid_value(&at.at("policy"), &feature.policy, detail);
+        }
         match CpuFeature::new(name, enabled) {
             Err(_) => {
                 found.invalid_value(
@@ -84,6 +100,9 @@ fn features(features: &[v1::CpuFeature], at: &Field, found: &mut Findings) -> Ve
             }
             Ok(feature) => read.push(feature),
         }
+    }
+    if needs_vmx && read.iter().all(|feature| feature.name() != VMX) {
+        read.extend(CpuFeature::new(VMX, true));
     }
     read
 }

@@ -1,6 +1,8 @@
 //! Devices other than disks, NICs and displays.
 
-use vireo_vmconfig::{ExtraDevice, PanicModel, SoundModel, UnknownName, WatchdogAction};
+use vireo_vmconfig::{
+    ExtraDevice, HyperVFeature, PanicModel, PlatformFeature, SoundModel, UnknownName, WatchdogAction,
+};
 
 use super::Field;
 use super::report::Findings;
@@ -9,8 +11,6 @@ use crate::v1;
 pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     let at = Field::new("spec.domain.devices");
     refused(devices, &at, found);
-    let own = "the hypervisor decides about queues";
-    found.notice_if(devices.block_multi_queue == Some(true), &at.at("blockMultiQueue"), own);
     if let Some(watchdog) = &devices.watchdog {
         self::watchdog(watchdog, &at.at("watchdog"), found);
     }
@@ -21,7 +21,7 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
         let at = at.at("panicDevices").index(index).at("model");
         match panic.model.as_deref() {
             None => found.extra_device(&at, ExtraDevice::Panic(PanicModel::Isa)),
-            Some("hyperv") => found.refuse_if(true, &at, "a Hyper-V panic device"),
+            Some("hyperv") => super::hyperv::add(HyperVFeature::Crash, &at, found),
             Some(model) => match model.parse() {
                 Ok(model) => found.extra_device(&at, ExtraDevice::Panic(model)),
                 Err(UnknownName { .. }) => {
@@ -33,12 +33,11 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
 }
 
 fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
+    if devices.use_virtio_transitional == Some(true) {
+        let transitional = ExtraDevice::Platform(PlatformFeature::VirtioTransitional);
+        found.extra_device(&at.at("useVirtioTransitional"), transitional);
+    }
     let asked = [
-        (
-            "useVirtioTransitional",
-            devices.use_virtio_transitional == Some(true),
-            "virtio of before version 1",
-        ),
         ("autoattachVSOCK", devices.autoattach_vsock == Some(true), "a socket to the host"),
         ("downwardMetrics", devices.downward_metrics.is_some(), "metrics of the host"),
         ("clientPassthrough", devices.client_passthrough.is_some(), "USB redirection"),

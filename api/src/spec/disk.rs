@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
 use vireo_vmconfig::{
-    self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, IoMode, UnknownName, VIRTIO_SERIAL_LEN,
+    self as vmconfig, BlockSize, CacheMode, DiskBus, DiskDevice, DiskTuning, ErrorPolicy, IoMode, PciSlot,
+    UnknownName, VIRTIO_SERIAL_LEN,
 };
 
 use super::report::Findings;
@@ -106,7 +107,8 @@ pub(super) fn read(
         let order = boot_order(disk.boot_order, &at.at("bootOrder"), taken, found);
         let Target { bus, field: bus_field, device, read_only } = target(&disk, &at, found);
         serial(&disk.serial, bus, &at.at("serial"), found);
-        properties(&disk, bus, &at, found);
+        refused(&disk, &at, found);
+        let tuning = tuning(&disk, bus, devices, &at, found);
         let (cache, io) = cache_and_io(&disk, &at, found);
         let error_policy = error_policy(disk.error_policy.as_deref(), &at.at("errorPolicy"), found);
         let volume = volumes.iter().find(|volume| volume.name == disk.name);
@@ -137,7 +139,11 @@ pub(super) fn read(
             found.invalid(&bus_field, message);
         }
         if source.is_hotpluggable() {
-            validate_hotplug((bus, &bus_field), device, (order, &at), (devices, found));
+            let target = disk.disk.as_ref();
+            let address = target.map(|target| target.pci_address.as_str()).unwrap_or_default();
+            let matches_volume = tuning.block_size == BlockSize::Volume;
+            let more = (address, tuning.dedicated_io_thread, matches_volume);
+            validate_hotplug((bus, &bus_field), device, (order, &at), more, (devices, found));
         }
         let config = vmconfig::Disk {
             name: disk.name,
@@ -153,6 +159,7 @@ pub(super) fn read(
             cache,
             io,
             error_policy,
+            tuning,
             source,
         };
         disks.push(Disk { config, index, source_field });
@@ -165,6 +172,7 @@ fn validate_hotplug(
     (bus, bus_field): (DiskBus, &Field),
     device: DiskDevice,
     (order, at): (Option<u32>, &Field),
+    (address, has_thread, matches_volume): (&str, bool, bool),
     (devices, found): (&v1::Devices, &mut Findings),
 ) {
     if device == DiskDevice::CdRom {
@@ -177,6 +185,22 @@ fn validate_hotplug(
             "a volume that is hotpluggable is not there yet when firmware looks for something to start";
         found.not_supported(&at.at("bootOrder"), message);
     }
+    if !address.is_empty() {
+        found.invalid(
+            &at.at("disk").at("pciAddress"),
+            "is not for a volume that is hotpluggable: its port is chosen",
+        );
+    }
+    found.notice_if(
+        matches_volume,
+        &at.at("blockSize").at("matchVolume"),
+        "a disk that is plugged in has blocks of 512 bytes",
+    );
+    found.notice_if(
+        has_thread,
+        &at.at("dedicatedIOThread"),
+        "a disk that is plugged in has no thread of its own",
+    );
     if devices.disable_hotplug == Some(true) {
         let message =
             "the hypervisor has no hotplug slots, and a volume is hotpluggable: remove one of the two";
@@ -257,7 +281,9 @@ fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> Target {
     if read_only && bus == DiskBus::Sata {
         found.invalid(&at.at("bus"), format!("a sata disk cannot be read-only: {SATA_ADVICE}"));
     }
-    found.refuse_if(!target.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
+    if !target.pci_address.is_empty() && bus != DiskBus::Virtio {
+        found.invalid(&at.at("pciAddress"), "is for disks on the bus virtio: change the bus, or remove it");
+    }
     Target { bus, field: at.at("bus"), device: DiskDevice::Disk, read_only }
 }
 
@@ -323,20 +349,84 @@ fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPo
     })
 }
 
-fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
-    let thread = at.at("dedicatedIOThread");
-    if disk.dedicated_io_thread == Some(true) {
-        if bus != DiskBus::Virtio {
-            found.not_supported(at, "dedicatedIOThread is for virtio disks: change the bus, or remove it");
-        }
-        found.notice_if(true, &thread, "the hypervisor decides about threads");
-    }
+fn refused(disk: &v1::Disk, at: &Field, found: &mut Findings) {
     found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
-    found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");
     found.refuse_if(disk.shareable == Some(true), &at.at("shareable"), "sharing a disk between VMs");
     found.refuse_if(
         disk.changed_block_tracking == Some(true),
         &at.at("changedBlockTracking"),
         "incremental backup",
     );
+}
+
+fn tuning(
+    disk: &v1::Disk,
+    bus: DiskBus,
+    devices: &v1::Devices,
+    at: &Field,
+    found: &mut Findings,
+) -> DiskTuning {
+    let dedicated_io_thread = disk.dedicated_io_thread == Some(true);
+    if dedicated_io_thread && bus != DiskBus::Virtio {
+        found.not_supported(at, "dedicatedIOThread is for virtio disks: change the bus, or remove it");
+    }
+    let block_size = match &disk.block_size {
+        Some(size) => block_size(size, &at.at("blockSize"), found),
+        None => BlockSize::Default,
+    };
+    if let BlockSize::Custom { logical, .. } = block_size
+        && bus == DiskBus::Sata
+        && logical != 512
+    {
+        let field = at.at("blockSize").at("custom").at("logical");
+        found.invalid_value(&field, logical, "must be 512 on the bus sata");
+    }
+    let address = disk.disk.as_ref().map(|target| target.pci_address.as_str()).unwrap_or_default();
+    let pci_slot = pci_slot(address, &at.at("disk").at("pciAddress"), found);
+    let multi_queue = devices.block_multi_queue == Some(true) && bus == DiskBus::Virtio;
+    DiskTuning { block_size, dedicated_io_thread, multi_queue, pci_slot }
+}
+
+/// A slot of the PCI bus, where one is written.
+pub(super) fn pci_slot(address: &str, at: &Field, found: &mut Findings) -> Option<PciSlot> {
+    if address.is_empty() {
+        return None;
+    }
+    let slot = address.parse();
+    slot.map_err(|error: vmconfig::InvalidPciSlot| found.invalid_value(at, address, error)).ok()
+}
+
+fn block_size(size: &v1::BlockSize, at: &Field, found: &mut Findings) -> BlockSize {
+    let volume = size.match_volume.as_ref().is_some_and(|volume| volume.enabled != Some(false));
+    match (&size.custom, volume) {
+        (Some(_), true) => {
+            found.invalid(at, "has both custom and matchVolume: keep one");
+            BlockSize::Default
+        }
+        (None, true) => BlockSize::Volume,
+        (None, false) => BlockSize::Default,
+        (Some(custom), false) => {
+            let at = at.at("custom");
+            let sizes = [("logical", custom.logical), ("physical", custom.physical)];
+            let [logical, physical] = sizes.map(|(name, bytes)| {
+                if bytes.is_none() {
+                    found.required_value(&at.at(name), "the size of a block in bytes, such as 4096");
+                } else if !bytes.is_some_and(BlockSize::is_valid) {
+                    let detail = format!("must be a power of two between 512 and {}", BlockSize::MAX);
+                    found.invalid_value(&at.at(name), bytes, detail);
+                }
+                bytes.unwrap_or(512)
+            });
+            if logical > physical {
+                let detail = format!("must not be above the physical size, which is {physical}");
+                found.invalid_value(&at.at("logical"), logical, detail);
+            }
+            let discard_granularity = custom.discard_granularity.filter(|bytes| *bytes > 0);
+            if discard_granularity.is_some_and(|bytes| bytes % logical.max(1) != 0) {
+                let detail = format!("must be a multiple of the logical size, which is {logical}");
+                found.invalid_value(&at.at("discardGranularity"), custom.discard_granularity, detail);
+            }
+            BlockSize::Custom { logical, physical, discard_granularity }
+        }
+    }
 }

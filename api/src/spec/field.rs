@@ -62,6 +62,7 @@ pub fn field_paths() -> FieldPaths {
         devices: domain("devices"),
         disks: domain("devices.disks"),
         video: domain("devices.video.type"),
+        io_threads: domain("ioThreadsPolicy"),
     }
 }
 
@@ -88,10 +89,11 @@ mod tests {
             devices,
             disks,
             video,
+            io_threads,
         } = field_paths();
         let cpu = [cpu_model, cpu_features];
         let boot = [firmware, bootloader, bios, efi, secure_boot, kernel_boot];
-        let rest = [memory, devices, disks, video, MEMORY_BALLOON_FIELD.to_owned()];
+        let rest = [memory, devices, disks, video, io_threads, MEMORY_BALLOON_FIELD.to_owned()];
         let paths = cpu.into_iter().chain(boot).chain(rest);
         for path in paths {
             let manifest = path.rsplit('.').fold(Value::Null, |inner, name| json!({ name: inner }));

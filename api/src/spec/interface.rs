@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use vireo_vmconfig::{MacAddr, NicModel, UnknownName};
+use vireo_vmconfig::{MacAddr, NicModel, PciSlot, UnknownName};
 
 use super::disk::{BootOrders, boot_order};
 use super::network::{Binding, BindingKind, Network, NetworkSource, binding};
@@ -20,6 +20,8 @@ pub struct Interface {
     model: NicModel,
     mac: Option<MacAddr>,
     boot_order: Option<u32>,
+    pci_slot: Option<PciSlot>,
+    acpi_index: Option<u32>,
     network: NetworkSource,
     binding: Binding,
     dhcp: Dhcp,
@@ -117,6 +119,16 @@ impl Interface {
         self.boot_order
     }
 
+    /// Its slot on the PCI bus, where the manifest decides.
+    pub fn pci_slot(&self) -> Option<PciSlot> {
+        self.pci_slot
+    }
+
+    /// By which the guest names it; from 1, unique in the VM.
+    pub fn acpi_index(&self) -> Option<u32> {
+        self.acpi_index
+    }
+
     /// What its network is.
     pub fn network(&self) -> &NetworkSource {
         &self.network
@@ -182,6 +194,7 @@ fn joined(
     let at = Field::new("spec.domain.devices.interfaces");
     let mut read = Vec::new();
     let mut macs = Vec::new();
+    let mut indices = Vec::new();
     for (index, interface) in interfaces.iter().enumerate() {
         let field = at.index(index);
         let earlier = interfaces.get(..index).unwrap_or_default();
@@ -198,6 +211,9 @@ fn joined(
         let dhcp = interface.dhcp_options.as_ref();
         let dhcp = dhcp.map(|dhcp| self::dhcp(dhcp, &field.at("dhcpOptions"), found)).unwrap_or_default();
         properties(interface, &field, found);
+        let pci_slot = super::disk::pci_slot(&interface.pci_address, &field.at("pciAddress"), found);
+        let acpi_index = acpi_index(interface.acpi_index, &indices, &field.at("acpiIndex"), found);
+        indices.extend(acpi_index);
         let Some(Network { source: Some(source), guest, .. }) = network else { continue };
         let (binding, mac) = match (kind, guest) {
             (Some(BindingKind::Masquerade), Some(networks)) => {
@@ -222,7 +238,19 @@ fn joined(
         let name = interface.name.clone();
         let network = source.clone();
         let link_up = interface.state != "down";
-        read.push(Interface { name, field, model, mac, boot_order, network, binding, dhcp, link_up });
+        read.push(Interface {
+            name,
+            field,
+            model,
+            mac,
+            boot_order,
+            pci_slot,
+            acpi_index,
+            network,
+            binding,
+            dhcp,
+            link_up,
+        });
     }
     read
 }
@@ -334,6 +362,20 @@ fn mac(interface: &v1::Interface, at: &Field, found: &mut Findings) -> Option<Ma
     }
 }
 
+/// QEMU's limit of the index: what systemd names NICs by.
+const LARGEST_INDEX: u32 = 16 * 1024 - 1;
+
+fn acpi_index(index: Option<i64>, taken: &[u32], at: &Field, found: &mut Findings) -> Option<u32> {
+    let given = index.filter(|index| *index != 0)?;
+    let index = u32::try_from(given).ok().filter(|index| *index <= LARGEST_INDEX);
+    match index {
+        None => found.invalid_value(at, given, format!("must be between 1 and {LARGEST_INDEX}, inclusive")),
+        Some(index) if taken.contains(&index) => found.duplicate(at, format!("Duplicate value: {index}")),
+        Some(_) => {}
+    }
+    index
+}
+
 fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
     let mut read = Dhcp::default();
     let mut line = |text: &String, name: &str| {
@@ -373,8 +415,6 @@ fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
 
 fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
     found.refuse_if(!interface.port_ranges.is_empty(), &at.at("portRanges"), "forwarding ranges of ports");
-    found.refuse_if(!interface.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
-    found.refuse_if(interface.acpi_index.is_some(), &at.at("acpiIndex"), "a fixed name in the guest");
     found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
     match interface.state.as_str() {
         "" | "up" | "down" => {}

@@ -1,10 +1,10 @@
-use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, MAX_QUEUE_PAIRS, NicModel, Video};
+use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, IoThreads, MAX_QUEUE_PAIRS, NicModel, Video};
 
 use super::display::Display;
 use super::report::Findings;
 use super::{
-    BootSource, Disk, Dns, Field, Firmware, HostDevice, HypervisorChoice, Identity, ImageRef, Interface,
-    Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
+    BootSource, Clock, Disk, Dns, Field, Firmware, HostDevice, HypervisorChoice, Identity, ImageRef,
+    Interface, Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -20,6 +20,8 @@ pub struct Vm {
     resources: Resources,
     firmware: Firmware,
     chassis: Chassis,
+    clock: Clock,
+    io_threads: Option<IoThreads>,
     disks: Vec<Disk>,
     hotplug: bool,
     interfaces: Vec<Interface>,
@@ -91,6 +93,16 @@ impl Vm {
     /// The SMBIOS strings of the chassis.
     pub fn chassis(&self) -> &Chassis {
         &self.chassis
+    }
+
+    /// What its real-time clock shows.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The threads of virtio disks without a dedicated one, where the manifest decides.
+    pub fn io_threads(&self) -> Option<IoThreads> {
+        self.io_threads
     }
 
     /// Disks, in the manifest's order; those added for volumes without a disk come last.
@@ -247,11 +259,14 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     super::scheduling::validate(spec, found);
     let dns = super::dns::read(spec, found);
     let resources = super::memory::resources(&domain.resources, found);
-    let cpu = super::cpu::read(domain.cpu.as_deref(), &resources, found);
+    let cpu = super::cpu::read(domain.cpu.as_deref(), super::hyperv::has_evmcs(domain), &resources, found);
     let memory = super::memory::read(domain.memory.as_deref(), &domain.resources, &resources, found);
     let firmware = super::firmware::read(domain, uid, found);
     let chassis = super::chassis::read(domain, found);
     super::platform::read(spec, found);
+    let clock = super::clock::read(domain, found);
+    let vcpus = cpu.as_ref().map_or(1, vireo_vmconfig::Cpu::count);
+    let io_threads = super::platform::io_threads(domain, vcpus, found);
     let mut boot_orders = super::disk::BootOrders::new();
     let volumes = super::volume::read(&spec.volumes, found);
     super::projected::check_accounts(spec, found);
@@ -282,6 +297,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         balloon: balloon != Balloon::Off,
         video: display.video,
         tablets: usize::try_from(display.tablets).unwrap_or(usize::MAX),
+        has_fixed_slots: super::capacity::slots(&disks, &interfaces, found),
     };
     super::capacity::validate(&disks, &attached, hypervisor, found);
     Some(Vm {
@@ -294,6 +310,8 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         resources,
         firmware: firmware?,
         chassis,
+        clock,
+        io_threads,
         disks,
         hotplug,
         interfaces,

@@ -361,6 +361,45 @@ fn probes_have_kubernetes_defaults_and_find_ports_by_their_names() {
 }
 
 #[test]
+fn enlightenments_have_what_they_require() {
+    let hyperv = json!({"synictimer": {"direct": {}}, "tlbflush": {"direct": {"enabled": false}, "extended": {}},
+        "relaxed": {"enabled": false}, "evmcs": {}, "vendorid": {"vendorid": "x"}, "spinlocks": {}});
+    let vm = with_domain(json!({"features": {"hyperv": hyperv}})).unwrap();
+    let found: Vec<String> = vm
+        .extra_devices()
+        .iter()
+        .map(|request| {
+            let field = request.field.strip_prefix("spec.domain.features.hyperv.").unwrap_or(&request.field);
+            let what = request.device.to_string();
+            format!("{field}: {}", what.strip_prefix("the Hyper-V enlightenment ").unwrap_or(&what))
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "spinlocks: spinlocks",
+            "vendorid: vendorid",
+            "evmcs: evmcs",
+            "synictimer: synic",
+            "synictimer: synictimer",
+            "synictimer.direct: synictimer.direct",
+            "synictimer: time",
+            "tlbflush: tlbflush",
+            "tlbflush.extended: tlbflush.extended",
+            "evmcs: vapic",
+            "synictimer: vpindex",
+        ]
+    );
+    let features: Vec<_> = vm.cpu().features().iter().map(|one| (one.name(), one.is_enabled())).collect();
+    assert_eq!(features, [("vmx", true)]);
+    let clock = json!({"timer": {"hyperv": {}}});
+    let domain = json!({"features": {"hyperv": {"synictimer": {}}}, "clock": clock});
+    let vm = with_domain(domain).unwrap();
+    let times = vm.extra_devices().iter().filter(|request| request.field == "spec.domain.clock.timer.hyperv");
+    assert_eq!((times.count(), vm.extra_devices().len()), (1, 4));
+}
+
+#[test]
 fn fields_without_effect_are_reported() {
     let vm = with_spec(json!({
         "domain": {
@@ -373,10 +412,7 @@ fn fields_without_effect_are_reported() {
     }))
     .unwrap();
     let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
-    assert_eq!(
-        fields,
-        ["spec.domain.cpu.maxSockets", "spec.domain.ioThreadsPolicy", "spec.domain.devices.blockMultiQueue",]
-    );
+    assert_eq!(fields, ["spec.domain.cpu.maxSockets"]);
 }
 
 #[test]

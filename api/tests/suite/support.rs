@@ -116,12 +116,13 @@ fn contexts() -> Vec<(&'static str, Value)> {
     let kernel = json!({"image": "example.com/linux:1", "kernelPath": "/boot/vmlinuz"});
     let mut contexts = vec![
         ("domain.devices.disks[]", disk()),
+        ("domain.devices.disks[].blockSize", disks(json!({"disk": {"bus": "virtio"}}))),
         ("domain.devices.disks[].dedicatedIOThread", disks(json!({"disk": {"bus": "virtio"}}))),
         ("domain.devices.disks[].disk.pciAddress", disks(json!({"disk": {"bus": "virtio"}}))),
         ("domain.devices.disks[].disk.readonly", disks(json!({"disk": {"bus": "virtio"}}))),
         (
             "domain.devices.disks[].blockSize.custom",
-            disks(json!({"blockSize": {"custom": {"logical": 512}}})),
+            disks(json!({"blockSize": {"custom": {"logical": 512, "physical": 4096}}})),
         ),
         (
             "domain.devices.disks[].lun",

@@ -116,6 +116,7 @@ impl VmiReconciler {
             has_ipv6: uplink.has_ipv6(),
             bridged: &record.bridged,
             resolver: &crate::network::dns::of_host(),
+            now: jiff::Timestamp::now(),
             hypervisor: self.node.settings.hypervisor,
         };
         resolve::request(vm, &facts)

@@ -31,9 +31,25 @@ fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::
             has_ipv6,
             bridged: &bridged(),
             resolver: &resolver,
+            now: "2026-07-01T00:00:00Z".parse().unwrap(),
             hypervisor,
         },
     )
+}
+
+#[test]
+fn what_is_tuned_is_in_the_request() {
+    let vm = vm(
+        "",
+        "{domain: {memory: {guest: 256Mi}, clock: {timezone: Europe/Paris}, ioThreadsPolicy: shared,
+          features: {hyperv: {relaxed: {}}}, devices: {interfaces: [{name: default, masquerade: {}, pciAddress: '0000:00:0a.0',
+          acpiIndex: 3}]}}, networks: [{name: default, pod: {}}]}",
+    );
+    let request = resolve(&vm, &Prepared::default(), HypervisorChoice::Auto);
+    assert_eq!(request.clock_offset_seconds, 7200);
+    assert_eq!(request.io_threads, Some(vireo_vmconfig::IoThreads::Shared.into()));
+    assert_eq!((request.interfaces[0].pci_slot, request.interfaces[0].acpi_index), (10, 3));
+    assert_eq!(request.extra_devices[0].field, "spec.domain.features.hyperv.relaxed");
 }
 
 #[test]

@@ -2,8 +2,11 @@ use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{DiskSerial, MemorySize, SATA_PORTS, VmConfig};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{HypervisorChoice, Kind, Launch};
-use vireo_vmconfig::{BootSource, CpuModel, DiskBus, DiskSource, NicModel, Video};
+use crate::launch::{Disk, HypervisorChoice, Kind, Launch};
+use vireo_vmconfig::{
+    BlockSize, BootSource, CpuModel, DeviceRequest, DiskBus, DiskSource, ExtraDevice, IoThreads, NicModel,
+    Video,
+};
 
 /// What this node can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ pub fn choose(launch: &Launch, probe: &Probe) -> Result<Choice, Fault> {
         }
         HypervisorChoice::Forced { kind: Kind::Qemu, by } => {
             require_supported(&unsupported_by_qemu(launch), &format!("qemu, which {by} requests,"))?;
+            require_kvm(launch, probe)?;
             require_qemu(probe, &format!("{by} requests qemu"))?;
             choice(Kind::Qemu, format!("{by} requests qemu"))
         }
@@ -78,6 +82,7 @@ pub fn choose(launch: &Launch, probe: &Probe) -> Result<Choice, Fault> {
                 (KvmState::SoftwareOnly(why) | KvmState::Unusable(why), _) => why.clone(),
             };
             require_supported(&unsupported_by_qemu(launch), "no hypervisor")?;
+            require_kvm(launch, probe)?;
             require_qemu(probe, &reason)?;
             choice(Kind::Qemu, reason)
         }
@@ -106,6 +111,19 @@ fn require_supported(requirements: &[Requirement], who: &str) -> Result<(), Faul
 
 fn require_qemu(probe: &Probe, reason: &str) -> Result<(), Fault> {
     probe.qemu.clone().map_err(|why| fault_at(Code::NoQemu, "", format!("{reason}, which needs qemu: {why}")))
+}
+
+/// QEMU has interfaces of other hypervisors with KVM alone, and leaves them out without it.
+fn require_kvm(launch: &Launch, probe: &Probe) -> Result<(), Fault> {
+    let (KvmState::SoftwareOnly(why) | KvmState::Unusable(why)) = &probe.kvm else { return Ok(()) };
+    let mut requests = launch.extra_devices.iter();
+    match requests.find(|request| matches!(request.device, ExtraDevice::HyperV(_))) {
+        None => Ok(()),
+        Some(DeviceRequest { field, device }) => {
+            let detail = format!("{field} requests {device}, which needs KVM: {why}");
+            Err(fault_at(Code::Unsupported, field, detail))
+        }
+    }
 }
 
 fn unsupported_by_qemu(launch: &Launch) -> Vec<Requirement> {
@@ -147,6 +165,7 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
             }
             (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => {}
         }
+        requirements.extend(tuning(disk));
         if disk.source == DiskSource::NoMedium {
             requirements.push(Requirement::new(&disk.field, "an empty CD drive"));
         }
@@ -163,7 +182,20 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
         let what = format!("{devices} PCI devices, of which {} fit,", VmConfig::DEVICE_SLOTS);
         requirements.push(Requirement::new(&fields.disks, what));
     }
+    if let Some(IoThreads::Supplemental(count)) = launch.io_threads {
+        // A virtio disk has a thread of its own.
+        let what = format!("{count} threads for each disk");
+        requirements.push(Requirement::new(&fields.io_threads, what));
+    }
     for interface in &launch.interfaces {
+        for (name, is_set, what) in [
+            ("pciAddress", interface.pci_slot.is_some(), "a fixed PCI address"),
+            ("acpiIndex", interface.acpi_index.is_some(), "an ACPI index"),
+        ] {
+            if is_set {
+                requirements.push(Requirement::new(format!("{}.{name}", interface.field), what));
+            }
+        }
         if interface.boot_order.is_some() && matches!(launch.boot, BootSource::Bios { .. }) {
             let field = format!("{}.bootOrder", interface.field);
             requirements.push(Requirement::new(field, "a start from the network through BIOS"));
@@ -183,9 +215,33 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
     if let Some(field) = &launch.memory_balloon_field {
         requirements.push(Requirement::new(field, "a memory balloon"));
     }
-    let extra = launch.extra_devices.iter();
+    let extra = launch.extra_devices.iter().filter(|request| !is_native(request.device));
     requirements.extend(extra.map(|request| Requirement::new(&request.field, request.device.to_string())));
     requirements.extend(unsupported_by_qemu(launch));
+    requirements
+}
+
+/// Whether the monitor has a device, or lacks what is to be absent.
+fn is_native(device: ExtraDevice) -> bool {
+    matches!(device, ExtraDevice::Platform(feature) if feature.is_absence())
+}
+
+/// What of a disk's properties the monitor does not support.
+fn tuning(disk: &Disk) -> Vec<Requirement> {
+    // spec.domain.devices.disks[0].disk.bus
+    let (at, _) = disk.field.split_once(']').unwrap_or((&disk.field, ""));
+    let tuning = &disk.tuning;
+    let mut requirements = Vec::new();
+    if tuning.block_size != BlockSize::Default {
+        requirements.push(Requirement::new(format!("{at}].blockSize"), "a block size"));
+    }
+    if tuning.multi_queue {
+        let field = at.split_once(".disks[").map_or("", |(devices, _)| devices);
+        requirements.push(Requirement::new(format!("{field}.blockMultiQueue"), "a queue for each vCPU"));
+    }
+    if tuning.pci_slot.is_some() {
+        requirements.push(Requirement::new(format!("{at}].disk.pciAddress"), "a fixed PCI address"));
+    }
     requirements
 }
 

@@ -1,6 +1,7 @@
 use vireo_proto::convert::UnknownDevice;
 use vireo_vmconfig::{
-    Cpu, CpuFeature, CpuTopology, DeviceRequest, DiskBus, DiskDevice, DiskSource, ExtraDevice, WatchdogAction,
+    Cpu, CpuFeature, CpuTopology, DeviceRequest, DiskBus, DiskDevice, DiskSource, ExtraDevice, HyperV,
+    HyperVFeature, PciSlot, PlatformFeature, WatchdogAction,
 };
 
 use super::*;
@@ -56,6 +57,72 @@ fn the_host_decides_for_a_vm_both_can_run() {
             }
             (got, _) => panic!("{case}: {got:?}"),
         }
+    }
+}
+
+/// A VM with such a property.
+fn with_platform(device: ExtraDevice) -> Launch {
+    let request = DeviceRequest { field: "spec.x".to_owned(), device };
+    Launch { extra_devices: vec![request], ..sample::kernel_boot() }
+}
+
+#[test]
+fn enlightenments_need_kvm_and_native_lacks_what_is_to_be_absent() {
+    let relaxed = with_platform(ExtraDevice::HyperV(HyperV::Feature(HyperVFeature::Relaxed)));
+    let choice = choose(&relaxed, &probe(KvmState::Usable, true)).unwrap();
+    assert_eq!(choice.kind, Kind::Qemu);
+    assert_eq!(
+        choice.reason,
+        "spec.x requests the Hyper-V enlightenment relaxed: native does not support that"
+    );
+    for hypervisor in [HypervisorChoice::Auto, forced(Kind::Qemu)] {
+        let launch = Launch { hypervisor, ..relaxed.clone() };
+        let fault = choose(&launch, &probe(KvmState::Unusable(NO_KVM.to_owned()), true)).unwrap_err();
+        assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, "spec.x"));
+        let expected =
+            format!("spec.x requests the Hyper-V enlightenment relaxed, which needs KVM: {NO_KVM}");
+        assert_eq!(fault.detail, expected);
+    }
+    for feature in PlatformFeature::ALL {
+        let launch = with_platform(ExtraDevice::Platform(feature));
+        let kind = choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind;
+        let expected = match feature {
+            PlatformFeature::HpetOff | PlatformFeature::SmmOff => Kind::Native,
+            _ => Kind::Qemu,
+        };
+        assert_eq!(kind, expected, "{feature}");
+        let kvm = KvmState::SoftwareOnly(SOFTWARE.to_owned());
+        assert_eq!(choose(&launch, &probe(kvm, true)).unwrap().kind, Kind::Qemu, "{feature}");
+    }
+}
+
+#[test]
+fn what_is_tuned_is_named_by_its_field() {
+    type Change = fn(&mut Launch);
+    let table: [(Change, Option<&str>); 8] = [
+        (|l| l.disks[0].tuning.dedicated_io_thread = true, None),
+        (|l| l.io_threads = Some(IoThreads::Pool(4)), None),
+        (|l| l.io_threads = Some(IoThreads::Supplemental(4)), Some("ioThreadsPolicy")),
+        (
+            |l| l.disks[0].tuning.block_size = BlockSize::Volume,
+            Some("spec.domain.devices.disks[0].blockSize"),
+        ),
+        (|l| l.disks[0].tuning.multi_queue = true, Some("spec.domain.devices.blockMultiQueue")),
+        (
+            |l| l.disks[0].tuning.pci_slot = PciSlot::try_from(9).ok(),
+            Some("spec.domain.devices.disks[0].disk.pciAddress"),
+        ),
+        (
+            |l| l.interfaces[0].pci_slot = PciSlot::try_from(9).ok(),
+            Some("spec.domain.devices.interfaces[0].pciAddress"),
+        ),
+        (|l| l.interfaces[0].acpi_index = Some(1), Some("spec.domain.devices.interfaces[0].acpiIndex")),
+    ];
+    for (change, field) in table {
+        let mut launch = Launch { hypervisor: forced(Kind::Native), ..sample::kernel_boot() };
+        change(&mut launch);
+        let fault = choose(&launch, &probe(KvmState::Usable, true)).err();
+        assert_eq!(fault.as_ref().map(|fault| fault.field.as_str()), field, "{fault:?}");
     }
 }
 

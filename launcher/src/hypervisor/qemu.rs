@@ -12,7 +12,9 @@ mod event_loop;
 mod exit;
 mod extra;
 mod hotplug;
+mod io_thread;
 mod pci;
+mod platform;
 mod process;
 mod qmp;
 mod soft_reboot;
@@ -57,6 +59,7 @@ impl Qemu {
         let inherited_fds = process::InheritedFds::new(launch, &host)?;
         let resources = command_line::Resources {
             kvm: self.kvm,
+            now: jiff::Timestamp::now(),
             kvm_device: inherited_fds.kvm_fd(),
             firmware,
             variables: inherited_fds.variables_fd(),

@@ -48,6 +48,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let smbios = convert::smbios(p, request.smbios.unwrap_or_default());
         let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
         let reboot = choice::<wire::RebootPolicy, RebootPolicy>(p, "reboot_policy", request.reboot_policy);
+        let io_threads = convert::io_threads(p, request.io_threads);
         let grace = request.termination_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
         match (request.vmi, cpu, boot) {
             (Some(vmi), Some(cpu), Some(boot)) if p.is_empty() => Ok(Self {
@@ -56,6 +57,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 fields: request.fields.unwrap_or_default().into(),
                 cpu,
                 memory_bytes: request.memory_bytes,
+                clock_offset: request.clock_offset_seconds,
+                io_threads,
                 boot,
                 disks,
                 interfaces,
@@ -142,6 +145,7 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         p.add(&format!("{at}.queue_pairs"), format_args!("{pairs} is more than {MAX_QUEUE_PAIRS}"));
     }
     let mac = p.parse(&format!("{at}.mac"), &interface.mac);
+    let pci_slot = convert::pci_slot(p, &format!("{at}.pci_slot"), interface.pci_slot)?;
     let lease = interface.lease.and_then(|wire| lease(p, &format!("{at}.lease"), wire));
     let ipv6_lease = interface.ipv6_lease.and_then(|wire| ipv6_lease(p, &format!("{at}.ipv6_lease"), wire));
     Some(Interface {
@@ -155,6 +159,8 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         boot_order: (interface.boot_order != 0).then_some(interface.boot_order),
         queue_pairs: queue_pairs?,
         link_up: !interface.link_down,
+        pci_slot,
+        acpi_index: (interface.acpi_index != 0).then_some(interface.acpi_index),
         lease,
         ipv6_lease,
     })

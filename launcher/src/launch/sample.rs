@@ -1,7 +1,7 @@
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    BootSource, CacheMode, Cpu, CpuModel, CpuTopology, DiskBus, DiskDevice, DiskSource, ErrorPolicy,
-    FieldPaths, KernelFiles, NicModel, RebootPolicy, Smbios,
+    BootSource, CacheMode, Cpu, CpuModel, CpuTopology, DiskBus, DiskDevice, DiskSource, DiskTuning,
+    ErrorPolicy, FieldPaths, KernelFiles, NicModel, RebootPolicy, Smbios,
 };
 
 use super::*;
@@ -21,6 +21,7 @@ pub(crate) fn fields() -> FieldPaths {
         devices: "devices".into(),
         disks: "disks".into(),
         video: "video".into(),
+        io_threads: "ioThreadsPolicy".into(),
     }
 }
 
@@ -32,6 +33,8 @@ pub(crate) fn kernel_boot() -> Launch {
         fields: fields(),
         cpu: Cpu::new(CpuTopology::new(1, 2, 1).expect("two vCPUs"), CpuModel::HostModel, Vec::new()),
         memory_bytes: 256 << 20,
+        clock_offset: 0,
+        io_threads: None,
         boot: BootSource::Kernel(KernelFiles {
             kernel: "/images/kernel".into(),
             initrd: Some("/images/initrd".into()),
@@ -52,6 +55,7 @@ pub(crate) fn kernel_boot() -> Launch {
             cache: CacheMode::WriteBack,
             io: None,
             error_policy: ErrorPolicy::Stop,
+            tuning: DiskTuning::default(),
         }],
         interfaces: vec![Interface {
             name: "default".into(),
@@ -65,6 +69,8 @@ pub(crate) fn kernel_boot() -> Launch {
             boot_order: None,
             queue_pairs: 1,
             link_up: true,
+            pci_slot: None,
+            acpi_index: None,
             lease: None,
         }],
         console_socket: Some("/vmi/console.sock".into()),

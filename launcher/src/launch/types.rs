@@ -6,7 +6,8 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, MacAddr, NicModel, RebootPolicy, Smbios, Video,
+    BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, IoThreads, MacAddr, NicModel, PciSlot,
+    RebootPolicy, Smbios, Video,
 };
 
 /// The requested VM, for either hypervisor.
@@ -22,6 +23,10 @@ pub struct Launch {
     pub cpu: Cpu,
     /// Guest RAM in bytes; never zero.
     pub memory_bytes: u64,
+    /// How many seconds its real-time clock is ahead of UTC when it starts.
+    pub clock_offset: i64,
+    /// The threads of virtio disks without a dedicated one.
+    pub io_threads: Option<IoThreads>,
     /// How it starts.
     pub boot: BootSource,
     /// Disks in the guest's order.
@@ -111,6 +116,10 @@ pub struct Interface {
     pub queue_pairs: usize,
     /// Whether the link is up when the guest starts.
     pub link_up: bool,
+    /// Its slot on the PCI bus, if it is chosen.
+    pub pci_slot: Option<PciSlot>,
+    /// By which the guest names it.
+    pub acpi_index: Option<u32>,
     /// What the DHCP server answers.
     pub lease: Option<Lease>,
     /// What the guest learns of IPv6.

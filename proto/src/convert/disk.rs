@@ -1,9 +1,12 @@
 use std::path::Path;
 
-use vireo_vmconfig::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode};
+use vireo_vmconfig::{
+    BlockSize, CacheMode, Disk, DiskBus, DiskDevice, DiskSource, DiskTuning, ErrorPolicy, IoMode, PciSlot,
+};
 
 use super::{Problems, enums};
 use crate::launcher as wire;
+use wire::disk::block_size::{Custom, Size, Volume};
 use wire::disk_source::{NoMedium, Overlay, Qcow2, Raw, Source};
 
 enums!(wire::disk::Bus, DiskBus, { Virtio = Virtio, Sata = Sata, Scsi = Scsi, Usb = Usb });
@@ -27,6 +30,10 @@ impl From<&Disk<DiskSource>> for wire::Disk {
             cache: wire::disk::Cache::from(disk.cache).into(),
             error_policy: wire::disk::ErrorPolicy::from(disk.error_policy).into(),
             io: disk.io.map_or(wire::disk::IoMode::Unspecified, Into::into).into(),
+            block_size: block_size_message(disk.tuning.block_size),
+            dedicated_io_thread: disk.tuning.dedicated_io_thread,
+            multi_queue: disk.tuning.multi_queue,
+            pci_slot: disk.tuning.pci_slot.map_or(0, |slot| slot.number().into()),
         }
     }
 }
@@ -47,6 +54,8 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
     }
     let policy_at = format!("{at}.error_policy");
     let error_policy = problems.value::<wire::disk::ErrorPolicy, _>(&policy_at, disk.error_policy)?;
+    let block_size = block_size(problems, &format!("{at}.block_size"), disk.block_size)?;
+    let pci_slot = pci_slot(problems, &format!("{at}.pci_slot"), disk.pci_slot)?;
     let source = source(problems, at, (disk.source, disk.cdrom))?;
     Some(Disk {
         name: disk.name,
@@ -59,8 +68,51 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
         cache,
         io,
         error_policy: error_policy.unwrap_or_default(),
+        tuning: DiskTuning {
+            block_size,
+            dedicated_io_thread: disk.dedicated_io_thread,
+            multi_queue: disk.multi_queue,
+            pci_slot,
+        },
         source,
     })
+}
+
+fn block_size_message(size: BlockSize) -> Option<wire::disk::BlockSize> {
+    let size = match size {
+        BlockSize::Default => return None,
+        BlockSize::Volume => Size::Volume(Volume {}),
+        BlockSize::Custom { logical, physical, discard_granularity } => {
+            Size::Custom(Custom { logical, physical, discard_granularity: discard_granularity.unwrap_or(0) })
+        }
+    };
+    Some(wire::disk::BlockSize { size: Some(size) })
+}
+
+fn block_size(problems: &mut Problems, at: &str, size: Option<wire::disk::BlockSize>) -> Option<BlockSize> {
+    match size.and_then(|size| size.size) {
+        None => Some(BlockSize::Default),
+        Some(Size::Volume(_)) => Some(BlockSize::Volume),
+        Some(Size::Custom(Custom { logical, physical, .. }))
+            if !BlockSize::is_valid(logical) || !BlockSize::is_valid(physical) =>
+        {
+            problems.add(at, format_args!("{logical} and {physical} bytes are no sizes of blocks"));
+            None
+        }
+        Some(Size::Custom(Custom { logical, physical, discard_granularity })) => Some(BlockSize::Custom {
+            logical,
+            physical,
+            discard_granularity: (discard_granularity != 0).then_some(discard_granularity),
+        }),
+    }
+}
+
+/// A slot of the root PCI bus; 0 is none.
+pub fn pci_slot(problems: &mut Problems, at: &str, number: u32) -> Option<Option<PciSlot>> {
+    match number {
+        0 => Some(None),
+        number => PciSlot::try_from(number).map_err(|error| problems.add(at, error)).ok().map(Some),
+    }
 }
 
 impl From<&DiskSource> for wire::DiskSource {
@@ -124,6 +176,7 @@ mod tests {
             cache: CacheMode::None,
             io: Some(IoMode::Native),
             error_policy: ErrorPolicy::Report,
+            tuning: DiskTuning::default(),
             source: DiskSource::Qcow2 { path: "/a".into(), backing: Some("/b".into()) },
         };
         let again = first.clone();
@@ -138,11 +191,20 @@ mod tests {
         let again = first.clone();
         let policies =
             ErrorPolicy::ALL.iter().map(move |&error_policy| Disk { error_policy, ..again.clone() });
+        let custom =
+            |discard_granularity| BlockSize::Custom { logical: 512, physical: 4096, discard_granularity };
+        let sizes = [BlockSize::Volume, custom(None), custom(Some(4096))];
+        let slot = PciSlot::try_from(7).ok();
+        let tuned = sizes.map(|block_size| {
+            let tuning =
+                DiskTuning { block_size, dedicated_io_thread: true, multi_queue: true, pci_slot: slot };
+            Disk { tuning, ..first.clone() }
+        });
         let sources = [DiskSource::Raw("/c".into()), DiskSource::Qcow2 { path: "/d".into(), backing: None }]
             .map(|source| Disk { source, ..first.clone() });
         let empty =
             Disk { device: DiskDevice::CdRom, read_only: true, source: DiskSource::NoMedium, ..first };
-        buses.chain(caches).chain(policies).chain(sources).chain([empty])
+        buses.chain(caches).chain(policies).chain(sources).chain(tuned).chain([empty])
     }
 
     #[test]
@@ -172,6 +234,23 @@ mod tests {
             ),
             (wire::Disk { error_policy: 77, ..message() }, "disk.error_policy: no such value: 77"),
             (wire::Disk { source: None, ..message() }, "disk: no source"),
+            (
+                wire::Disk {
+                    block_size: Some(wire::disk::BlockSize {
+                        size: Some(Size::Custom(Custom {
+                            logical: 512,
+                            physical: 77,
+                            discard_granularity: 0,
+                        })),
+                    }),
+                    ..message()
+                },
+                "disk.block_size: 512 and 77 bytes are no sizes of blocks",
+            ),
+            (
+                wire::Disk { pci_slot: 0x1e, ..message() },
+                "disk.pci_slot: must be an address on the root bus, 0000:00:01.0 to 0000:00:1d.0",
+            ),
         ] {
             let mut problems = Problems::default();
             assert_eq!(disk(&mut problems, "disk", message), None);

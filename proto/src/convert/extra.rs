@@ -1,13 +1,50 @@
 use vireo_vmconfig::{
-    DeviceRequest, ExtraDevice, HostDevice, PanicModel, SoundModel, UsbAddress, WatchdogAction,
+    DeviceRequest, ExtraDevice, HostDevice, HyperV, HyperVFeature, PanicModel, PlatformFeature, SoundModel,
+    UsbAddress, WatchdogAction,
 };
 
 use super::{Problems, enums};
 use crate::launcher as wire;
 use wire::extra_device::host_device::Address;
+use wire::extra_device::hyper_v::Enlightenment;
 use wire::extra_device::{Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, UsbTablet};
+use wire::extra_device::{HyperVFeature as Feature, PlatformFeature as Platform};
 
 enums!(Panic, PanicModel, { Isa = Isa, Pci = Pci });
+enums!(Feature, HyperVFeature, {
+    Crash = Crash,
+    Evmcs = Evmcs,
+    Frequencies = Frequencies,
+    Ipi = Ipi,
+    Passthrough = Passthrough,
+    Reenlightenment = Reenlightenment,
+    Relaxed = Relaxed,
+    Reset = Reset,
+    Runtime = Runtime,
+    Synic = Synic,
+    SynicTimer = SynicTimer,
+    SynicTimerDirect = SynicTimerDirect,
+    Time = Time,
+    TlbFlush = TlbFlush,
+    TlbFlushDirect = TlbFlushDirect,
+    TlbFlushExtended = TlbFlushExtended,
+    Vapic = Vapic,
+    VpIndex = VpIndex,
+});
+enums!(Platform, PlatformFeature, {
+    AcpiOff = AcpiOff,
+    HpetOff = HpetOff,
+    KvmClockOff = KvmClockOff,
+    KvmHidden = KvmHidden,
+    PitOff = PitOff,
+    PitDiscardsTicks = PitDiscardsTicks,
+    PvEoiOff = PvEoiOff,
+    PvSpinlockOff = PvSpinlockOff,
+    RtcCatchesUp = RtcCatchesUp,
+    RtcTracksGuest = RtcTracksGuest,
+    SmmOff = SmmOff,
+    VirtioTransitional = VirtioTransitional,
+});
 enums!(Sound, SoundModel, { Ac97 = Ac97, Ich9 = Ich9 });
 enums!(wire::extra_device::WatchdogAction, WatchdogAction, {
     Reset = Reset, Poweroff = PowerOff, Shutdown = Shutdown,
@@ -27,7 +64,9 @@ impl From<&DeviceRequest> for wire::ExtraDevice {
         let device = match request.device {
             ExtraDevice::Host(device) => Device::Host(device.into()),
             ExtraDevice::Hpet => Device::Hpet(Hpet {}),
+            ExtraDevice::HyperV(enlightenment) => Device::Hyperv(enlightenment.into()),
             ExtraDevice::Panic(model) => Device::Panic(Panic::from(model).into()),
+            ExtraDevice::Platform(feature) => Device::Platform(Platform::from(feature).into()),
             ExtraDevice::Smm => Device::Smm(Smm {}),
             ExtraDevice::Sound(model) => Device::Sound(Sound::from(model).into()),
             ExtraDevice::UsbTablet => Device::UsbTablet(UsbTablet {}),
@@ -53,6 +92,17 @@ impl From<HostDevice> for wire::extra_device::HostDevice {
     }
 }
 
+impl From<HyperV> for wire::extra_device::HyperV {
+    fn from(enlightenment: HyperV) -> Self {
+        let enlightenment = match enlightenment {
+            HyperV::Feature(feature) => Enlightenment::Feature(Feature::from(feature).into()),
+            HyperV::Spinlocks(retries) => Enlightenment::Spinlocks(retries),
+            HyperV::VendorId(vendor) => Enlightenment::VendorId(vendor.as_str().to_owned()),
+        };
+        Self { enlightenment: Some(enlightenment) }
+    }
+}
+
 /// A request for an extra device from its message at the path `at`.
 pub fn extra_device(
     problems: &mut Problems,
@@ -73,13 +123,23 @@ fn known(device: Device) -> Option<ExtraDevice> {
     match device {
         Device::Host(device) => host_device(device.address?).map(ExtraDevice::Host),
         Device::Hpet(_) => Some(ExtraDevice::Hpet),
+        Device::Hyperv(hyperv) => enlightenment(hyperv.enlightenment?).map(ExtraDevice::HyperV),
         Device::Panic(number) => value::<Panic, _>(number).map(ExtraDevice::Panic),
+        Device::Platform(number) => value::<Platform, _>(number).map(ExtraDevice::Platform),
         Device::Smm(_) => Some(ExtraDevice::Smm),
         Device::Sound(number) => value::<Sound, _>(number).map(ExtraDevice::Sound),
         Device::UsbTablet(_) => Some(ExtraDevice::UsbTablet),
         Device::Watchdog(number) => {
             value::<wire::extra_device::WatchdogAction, _>(number).map(ExtraDevice::Watchdog)
         }
+    }
+}
+
+fn enlightenment(enlightenment: Enlightenment) -> Option<HyperV> {
+    match enlightenment {
+        Enlightenment::Feature(number) => value::<Feature, _>(number).map(HyperV::Feature),
+        Enlightenment::Spinlocks(retries) => Some(HyperV::Spinlocks(retries)),
+        Enlightenment::VendorId(vendor) => vendor.parse().ok().map(HyperV::VendorId),
     }
 }
 
@@ -111,6 +171,11 @@ mod tests {
             HostDevice::Usb("1:2".parse().unwrap()),
         ];
         let hosts = hosts.into_iter().map(ExtraDevice::Host);
+        let hyperv = HyperVFeature::ALL.iter().map(|&feature| HyperV::Feature(feature));
+        let hyperv = hyperv.chain([HyperV::Spinlocks(4096), HyperV::VendorId("x y".parse().unwrap())]);
+        let hyperv = hyperv.map(ExtraDevice::HyperV);
+        let platform = PlatformFeature::ALL.map(ExtraDevice::Platform);
+        let others = others.into_iter().chain(hyperv).chain(platform);
         for device in panics.chain(sounds).chain(watchdogs).chain(others).chain(hosts) {
             let request = DeviceRequest { field: "spec.x".to_owned(), device };
             let mut problems = Problems::default();
@@ -123,8 +188,20 @@ mod tests {
     fn a_device_of_a_later_release_is_named() {
         let unknown = UnknownDevice { field: "spec.x".to_owned(), what: "an x".to_owned() };
         let host = |address| Some(Device::Host(wire::extra_device::HostDevice { address }));
+        let vendor = |text: &str| {
+            let enlightenment = Some(Enlightenment::VendorId(text.to_owned()));
+            Some(Device::Hyperv(wire::extra_device::HyperV { enlightenment }))
+        };
         let injected = Some(Address::Pci("0000:01:00.0,x=y".to_owned()));
-        for device in [None, Some(Device::Panic(0)), Some(Device::Sound(77)), host(None), host(injected)] {
+        for device in [
+            None,
+            vendor("x,y=z"),
+            Some(Device::Platform(77)),
+            Some(Device::Panic(0)),
+            Some(Device::Sound(77)),
+            host(None),
+            host(injected),
+        ] {
             let message =
                 wire::ExtraDevice { field: unknown.field.clone(), what: unknown.what.clone(), device };
             let mut problems = Problems::default();

@@ -19,6 +19,7 @@ macro_rules! convert {
                     devices: fields.devices,
                     disks: fields.disks,
                     video: fields.video,
+                    io_threads: fields.io_threads,
                 }
             }
         }
@@ -47,6 +48,7 @@ mod tests {
             devices: "10".to_owned(),
             disks: "11".to_owned(),
             video: "12".to_owned(),
+            io_threads: "13".to_owned(),
         };
         assert_eq!(FieldPaths::from(wire::FieldPaths::from(expected.clone())), expected);
     }

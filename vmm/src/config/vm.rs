@@ -115,6 +115,13 @@ impl VmConfig {
         self
     }
 
+    /// Sets how many seconds the real-time clock is ahead of UTC until the guest sets it.
+    #[must_use]
+    pub fn with_clock_offset(self, seconds: i64) -> Self {
+        self.clock.set(i128::from(seconds) * 1_000_000_000);
+        self
+    }
+
     /// Adds a virtio console; its output joins the serial port's, and input stays the serial port's.
     #[must_use]
     pub fn with_virtio_console(mut self, yes: bool) -> Self {

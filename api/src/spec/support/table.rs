@@ -29,7 +29,7 @@ sections! {
         Both "domain.devices.autoattachPodInterface", "";
         Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
         Refused "domain.devices.autoattachVSOCK", "there are no VSOCK devices yet";
-        NoEffect "domain.devices.blockMultiQueue", "disks have one queue";
+        Qemu "domain.devices.blockMultiQueue", "";
         Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
         Both "domain.devices.disableHotplug", "";
         Refused "domain.devices.downwardMetrics", "metrics of hosts are not given to guests";
@@ -37,33 +37,33 @@ sections! {
         Both "domain.devices.inputs[].name", "";
         Both "domain.devices.inputs[].type", "";
         Both "domain.devices.logSerialConsole", "in clusters; on a single host `kubectl logs` shows the console always";
-        NoEffect "domain.devices.networkInterfaceMultiqueue", "NICs have one queue";
-        Qemu "domain.devices.panicDevices[].model", "`isa` and `pvpanic`; `hyperv` is refused";
+        Both "domain.devices.networkInterfaceMultiqueue", "a queue pair for each vCPU, at most 8; virtio NICs";
+        Qemu "domain.devices.panicDevices[].model", "`isa` and `pvpanic`; `hyperv` needs KVM";
         Both "domain.devices.rng", "";
         Qemu "domain.devices.sound.model", "without a backend";
         Qemu "domain.devices.sound.name", "without a backend";
         Refused "domain.devices.tpm.enabled", "there are no TPMs yet";
         Refused "domain.devices.tpm.persistent", "there are no TPMs yet";
-        Refused "domain.devices.useVirtioTransitional", "virtio devices are those of version 1";
+        Qemu "domain.devices.useVirtioTransitional", "";
         Both "domain.devices.video.type", "`vga`, `bochs` and `virtio`; `cirrus` and `ramfb` are on `qemu`";
         Refused "domain.devices.watchdog.diag288.action", "a watchdog of s390x alone";
         Qemu "domain.devices.watchdog.i6300esb.action", "";
         Qemu "domain.devices.watchdog.name", "";
     }
     "Disks" {
-        Refused "domain.devices.disks[].blockSize.custom.discardGranularity", "block sizes cannot be chosen yet";
-        Refused "domain.devices.disks[].blockSize.custom.logical", "block sizes cannot be chosen yet";
-        Refused "domain.devices.disks[].blockSize.custom.physical", "block sizes cannot be chosen yet";
-        Refused "domain.devices.disks[].blockSize.matchVolume.enabled", "block sizes cannot be chosen yet";
+        Qemu "domain.devices.disks[].blockSize.custom.discardGranularity", "";
+        Qemu "domain.devices.disks[].blockSize.custom.logical", "";
+        Qemu "domain.devices.disks[].blockSize.custom.physical", "";
+        Qemu "domain.devices.disks[].blockSize.matchVolume.enabled", "of files, the block size of their file system";
         Both "domain.devices.disks[].bootOrder", "";
         Both "domain.devices.disks[].cache", "";
         Both "domain.devices.disks[].cdrom.bus", "`virtio` is refused, `usb` and empty drives are on `qemu`";
         Both "domain.devices.disks[].cdrom.readonly", "false is refused";
         Both "domain.devices.disks[].cdrom.tray", "`open` is refused";
         Refused "domain.devices.disks[].changedBlockTracking", "there are no backups yet";
-        NoEffect "domain.devices.disks[].dedicatedIOThread", "the hypervisor decides about threads";
+        Both "domain.devices.disks[].dedicatedIOThread", "on `native`, each virtio disk has a thread of its own";
         Both "domain.devices.disks[].disk.bus", "`virtio`, `sata` and `scsi`; `usb` and more than 6 drives on `sata` are on `qemu`";
-        Refused "domain.devices.disks[].disk.pciAddress", "PCI addresses cannot be chosen yet";
+        Qemu "domain.devices.disks[].disk.pciAddress", "slots 01 to 1d of the root bus; of disks on `virtio`";
         Both "domain.devices.disks[].disk.readonly", "refused on `sata`, as by KubeVirt";
         Both "domain.devices.disks[].errorPolicy", "";
         Both "domain.devices.disks[].io", "it changes nothing on `native`";
@@ -94,7 +94,7 @@ sections! {
         NoEffect "domain.devices.hostDevices[].tag", "the metadata of guests has no tags of devices";
     }
     "Interfaces" {
-        Refused "domain.devices.interfaces[].acpiIndex", "names of NICs cannot be chosen yet";
+        Qemu "domain.devices.interfaces[].acpiIndex", "";
         Refused "domain.devices.interfaces[].binding.name", "there are no binding plugins";
         Both "domain.devices.interfaces[].bootOrder", "a start through BIOS is on `qemu`";
         Both "domain.devices.interfaces[].bridge", "in clusters";
@@ -110,7 +110,7 @@ sections! {
         Both "domain.devices.interfaces[].name", "";
         Refused "domain.devices.interfaces[].passt", "KubeVirt has removed this binding";
         Refused "domain.devices.interfaces[].passtBinding", "there is no passt yet";
-        Refused "domain.devices.interfaces[].pciAddress", "PCI addresses cannot be chosen yet";
+        Qemu "domain.devices.interfaces[].pciAddress", "slots 01 to 1d of the root bus";
         Refused "domain.devices.interfaces[].portRanges[].end", "ranges of ports are not forwarded yet";
         Refused "domain.devices.interfaces[].portRanges[].protocol", "ranges of ports are not forwarded yet";
         Refused "domain.devices.interfaces[].portRanges[].start", "ranges of ports are not forwarded yet";
@@ -119,7 +119,7 @@ sections! {
         Both "domain.devices.interfaces[].ports[].protocol", "";
         Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
         Refused "domain.devices.interfaces[].sriov", "virtual functions are not passed through yet";
-        Refused "domain.devices.interfaces[].state", "`up` is accepted; links cannot be changed yet";
+        Both "domain.devices.interfaces[].state", "`up` and `down`, from the start of the VMI; `absent` is refused";
         NoEffect "domain.devices.interfaces[].tag", "config drives have no tags of devices";
     }
     "Names" {
@@ -137,29 +137,29 @@ sections! {
         Both "domain.chassis.serial", "SMBIOS type 3";
         Both "domain.chassis.sku", "SMBIOS type 3";
         Both "domain.chassis.version", "SMBIOS type 3";
-        NoEffect "domain.ioThreads.supplementalPoolThreadCount", "the hypervisor decides about threads";
-        NoEffect "domain.ioThreadsPolicy", "the hypervisor decides about threads";
+        Qemu "domain.ioThreads.supplementalPoolThreadCount", "";
+        Both "domain.ioThreadsPolicy", "on `native`, each virtio disk has a thread of its own";
         Both "domain.machine.type", "`q35`; of `pc-q35-*` the version has no effect, others are refused";
         Both "domain.rebootPolicy", "";
     }
     "Clock" {
         Qemu "domain.clock.timer.hpet.present", "false is on both";
-        NoEffect "domain.clock.timer.hpet.tickPolicy", "the hypervisor decides about lost ticks";
-        Refused "domain.clock.timer.hyperv.present", "there is no Hyper-V reference clock yet; false is accepted";
-        Both "domain.clock.timer.kvm.present", "false is refused";
-        Both "domain.clock.timer.pit.present", "false is refused";
-        NoEffect "domain.clock.timer.pit.tickPolicy", "the hypervisor decides about lost ticks";
+        NoEffect "domain.clock.timer.hpet.tickPolicy", "an HPET has no choice of what becomes of lost ticks";
+        Qemu "domain.clock.timer.hyperv.present", "needs KVM";
+        Both "domain.clock.timer.kvm.present", "false is on `qemu`";
+        Both "domain.clock.timer.pit.present", "false is on `qemu`";
+        Qemu "domain.clock.timer.pit.tickPolicy", "`discard`, with KVM; `delay` is on both, others are refused";
         Both "domain.clock.timer.rtc.present", "false is refused";
-        NoEffect "domain.clock.timer.rtc.tickPolicy", "the hypervisor decides about lost ticks";
-        NoEffect "domain.clock.timer.rtc.track", "the clock follows that of the host";
-        Refused "domain.clock.timezone", "clocks have UTC; `UTC` is accepted";
-        Refused "domain.clock.utc.offsetSeconds", "clocks have UTC; 0 is accepted";
+        Qemu "domain.clock.timer.rtc.tickPolicy", "`catchup`; `delay` is on both, others are refused";
+        Qemu "domain.clock.timer.rtc.track", "`guest`; `wall` is on both";
+        Both "domain.clock.timezone", "the offset of the time zone when the VM starts";
+        Both "domain.clock.utc.offsetSeconds", "at most ten years";
     }
     "CPU" {
         Both "domain.cpu.cores", "at most 254 vCPUs";
         Refused "domain.cpu.dedicatedCpuPlacement", "vCPUs are not pinned yet";
         Qemu "domain.cpu.features[].name", "";
-        Qemu "domain.cpu.features[].policy", "`force`, `optional` and `require` switch on, the others off";
+        Qemu "domain.cpu.features[].policy", "`require` and `forbid` select the node; `force` is `optional`";
         Refused "domain.cpu.isolateEmulatorThread", "vCPUs are not pinned yet";
         NoEffect "domain.cpu.maxSockets", "vCPUs are not hotplugged yet";
         Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are on `qemu`";
@@ -169,31 +169,31 @@ sections! {
         Both "domain.cpu.threads", "at most 254 vCPUs";
     }
     "Features" {
-        Both "domain.features.acpi.enabled", "false is refused";
+        Both "domain.features.acpi.enabled", "false is on `qemu`";
         Both "domain.features.apic.enabled", "false is refused";
-        NoEffect "domain.features.apic.endOfInterrupt", "the hypervisor decides about it";
-        Refused "domain.features.hyperv.evmcs.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.frequencies.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.ipi.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.reenlightenment.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.relaxed.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.reset.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.runtime.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.spinlocks.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.spinlocks.spinlocks", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.synic.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.synictimer.direct.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.synictimer.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.tlbflush.direct.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.tlbflush.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.tlbflush.extended.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.vapic.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.vendorid.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.vendorid.vendorid", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hyperv.vpindex.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.hypervPassthrough.enabled", "Hyper-V enlightenments are not available yet";
-        Refused "domain.features.kvm.hidden", "KVM cannot be hidden yet";
-        Refused "domain.features.pvspinlock.enabled", "paravirtual spinlocks cannot be chosen yet";
+        Both "domain.features.apic.endOfInterrupt", "false is on `qemu`";
+        Qemu "domain.features.hyperv.evmcs.enabled", "needs KVM and nested virtualization of Intel; with vapic and the CPU feature vmx, which it requires";
+        Qemu "domain.features.hyperv.frequencies.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.ipi.enabled", "needs KVM; with vpindex, which it requires";
+        Qemu "domain.features.hyperv.reenlightenment.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.relaxed.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.reset.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.runtime.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.spinlocks.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.spinlocks.spinlocks", "needs KVM";
+        Qemu "domain.features.hyperv.synic.enabled", "needs KVM; with vpindex, which it requires";
+        Qemu "domain.features.hyperv.synictimer.direct.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.synictimer.enabled", "needs KVM; with vpindex, synic and the reference clock, which it requires";
+        Qemu "domain.features.hyperv.tlbflush.direct.enabled", "needs KVM; with vapic, which it requires";
+        Qemu "domain.features.hyperv.tlbflush.enabled", "needs KVM; with vpindex, which it requires";
+        Qemu "domain.features.hyperv.tlbflush.extended.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.vapic.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.vendorid.enabled", "needs KVM";
+        Qemu "domain.features.hyperv.vendorid.vendorid", "needs KVM";
+        Qemu "domain.features.hyperv.vpindex.enabled", "needs KVM";
+        Qemu "domain.features.hypervPassthrough.enabled", "needs KVM";
+        Qemu "domain.features.kvm.hidden", "";
+        Both "domain.features.pvspinlock.enabled", "false is on `qemu`";
         Qemu "domain.features.smm.enabled", "false is on both";
     }
     "Firmware" {

@@ -1,11 +1,12 @@
+use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
-use vireo_vmconfig::{BootSource, CpuModel, KernelFiles, RebootPolicy, Smbios, Video};
+use vireo_vmconfig::{BootSource, CpuModel, KernelFiles, PlatformFeature, RebootPolicy, Smbios, Video};
 
 use super::args::Args;
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, extra, hotplug};
+use super::{device, extra, hotplug, platform};
 use crate::firmware::Firmware;
 use crate::launch::Launch;
 
@@ -16,6 +17,8 @@ pub(super) const AGENT: &str = "agent";
 pub(super) struct Resources<'a> {
     /// KVM runs the guest.
     pub kvm: bool,
+    /// The time of the host.
+    pub now: Timestamp,
     /// Inherited `/dev/kvm`; QEMU opens it where it is missing.
     pub kvm_device: Option<i32>,
     /// For a start through it.
@@ -56,6 +59,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     agent(&mut args, resources);
     hotplug::ports(&mut args, launch);
     extra::devices(&mut args, launch);
+    platform::board(&mut args, launch, resources.kvm);
     args.into_line()
 }
 
@@ -74,7 +78,7 @@ fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     args.option("-machine", format!("q35,smm={smm},vmport=off{graphics}"));
     accelerator(args, resources);
     args.option("-m", format!("{}B", launch.memory_bytes));
-    args.option("-rtc", "base=utc");
+    args.option("-rtc", platform::clock(launch, resources.now));
     if launch.reboot == RebootPolicy::Terminate {
         args.flag("-no-reboot");
     }
@@ -97,6 +101,9 @@ fn accelerator(args: &mut Args, resources: &Resources<'_>) {
 /// Secure boot is nothing without system management mode. Nor is text on a VGA adapter: QEMU maps the adapter's window
 /// at 0xa0000 together with the ranges of that mode, and a q35 machine that lacks them has RAM there.
 fn needs_smm(launch: &Launch, resources: &Resources<'_>) -> bool {
+    if platform::has(launch, PlatformFeature::SmmOff) {
+        return false;
+    }
     let is_vga = matches!(launch.video, Some(Video::Vga | Video::Virtio | Video::Cirrus));
     let draws_text = is_vga && !matches!(launch.boot, BootSource::Efi { .. });
     draws_text || resources.firmware.is_some_and(|firmware| firmware.secure)
@@ -114,6 +121,7 @@ fn cpu(args: &mut Args, launch: &Launch, kvm: bool) {
         let state = if feature.is_enabled() { "on" } else { "off" };
         model.push_str(&format!(",{}={state}", feature.name()));
     }
+    platform::cpu(&mut model, launch);
     args.option("-cpu", model);
     let topology = cpu.topology();
     let (sockets, cores, threads) = (topology.sockets(), topology.cores(), topology.threads());

@@ -1,17 +1,17 @@
 use std::path::PathBuf;
 
-use super::super::blockdev::ImageFd;
+use super::super::blockdev::{Blocks, ImageFd};
 use serde_json::Value;
 
 use super::*;
 use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
-    CacheMode, Cpu, CpuFeature, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice,
-    IoMode, NicModel, WatchdogAction,
+    BlockSize, CacheMode, Cpu, CpuFeature, DeviceRequest, DiskBus, DiskDevice, DiskSource, DiskTuning,
+    ErrorPolicy, ExtraDevice, IoMode, IoThreads, NicModel, PciSlot, PlatformFeature, WatchdogAction,
 };
 
 fn file(fd: i32) -> ImageFd {
-    ImageFd { fd, block_device: false }
+    ImageFd { fd, block_device: false, blocks: Blocks { logical: 4096, physical: 8192 } }
 }
 
 /// The command line of a VM; its disks' descriptors are 10, 11 (backing), 12, 13...
@@ -38,6 +38,7 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
 fn bare() -> Resources<'static> {
     Resources {
         kvm: false,
+        now: Timestamp::UNIX_EPOCH,
         kvm_device: None,
         firmware: None,
         variables: None,
@@ -105,6 +106,98 @@ fn a_kernel_boot_reads_as_it_should() {
     }
     for absent in ["-S", "-no-reboot", "VGA", "-smbios", "virtio-balloon-pci"] {
         assert!(!line.iter().any(|arg| arg.contains(absent)), "{absent}");
+    }
+}
+
+#[test]
+fn smm_is_off_where_a_manifest_says_so() {
+    let smm_off = ExtraDevice::Platform(PlatformFeature::SmmOff);
+    let mut launch = Launch { video: Some(Video::Vga), ..sample::kernel_boot() };
+    assert_eq!(values(&line(&launch, false), "-machine"), ["q35,smm=on,vmport=off"]);
+    launch.extra_devices = vec![DeviceRequest { field: "spec.x".to_owned(), device: smm_off }];
+    assert_eq!(values(&line(&launch, false), "-machine"), ["q35,smm=off,vmport=off"]);
+}
+
+#[test]
+fn disks_have_the_blocks_that_a_manifest_chooses() {
+    let custom = BlockSize::Custom { logical: 512, physical: 4096, discard_granularity: Some(8192) };
+    for (bus, block_size, expected) in [
+        (DiskBus::Virtio, BlockSize::Default, [Value::Null, Value::Null, Value::Null]),
+        (DiskBus::Virtio, BlockSize::Volume, [json!(4096), json!(8192), Value::Null]),
+        (DiskBus::Sata, BlockSize::Volume, [json!(512), json!(8192), Value::Null]),
+        (DiskBus::Scsi, custom, [json!(512), json!(4096), json!(8192)]),
+    ] {
+        let tuning = DiskTuning { block_size, ..DiskTuning::default() };
+        let launch = Launch { disks: vec![Disk { tuning, ..disk(bus) }], ..sample::kernel_boot() };
+        let line = line(&launch, false);
+        let device = devices(&line).into_iter().find(|device| device["id"] == "device-disk0").unwrap();
+        let found = ["logical_block_size", "physical_block_size", "discard_granularity"];
+        assert_eq!(found.map(|name| device[name].clone()), expected, "{bus} {block_size:?}");
+    }
+}
+
+#[test]
+fn devices_with_a_slot_come_before_those_that_take_the_first_free_one() {
+    let slot = |number: u32| PciSlot::try_from(number).ok();
+    let mut launch = sample::kernel_boot();
+    launch.disks = vec![disk(DiskBus::Virtio); 2];
+    launch.disks[1].tuning.pci_slot = slot(0x1d);
+    launch.interfaces[0].pci_slot = slot(1);
+    launch.interfaces[0].acpi_index = Some(7);
+    let line = line(&launch, false);
+    let found: Vec<_> = devices(&line)
+        .into_iter()
+        .take(3)
+        .map(|device| (device["id"].clone(), device["addr"].clone(), device["acpi-index"].clone()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (json!("device-disk1"), json!("1d"), Value::Null),
+            (json!("device-net0"), json!("1"), json!(7)),
+            (json!("device-disk0"), Value::Null, Value::Null),
+        ]
+    );
+}
+
+#[test]
+fn threads_are_assigned_by_policy() {
+    let threads = |io_threads, dedicated: &[bool]| {
+        let disk = |&dedicated_io_thread: &bool| {
+            let tuning = DiskTuning { dedicated_io_thread, multi_queue: true, ..DiskTuning::default() };
+            Disk { tuning, ..disk(DiskBus::Virtio) }
+        };
+        let disks = dedicated.iter().map(disk).collect();
+        let line = line(&Launch { disks, io_threads, rng: false, ..sample::kernel_boot() }, false);
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let objects: Vec<_> = values(&line, "-object")
+            .iter()
+            .filter_map(|object| text(&serde_json::from_str::<Value>(object).unwrap()["id"]))
+            .collect();
+        let blocks = devices(&line).into_iter().filter(|device| device["driver"] == "virtio-blk-pci");
+        let assigned: Vec<_> = blocks
+            .map(|device| {
+                assert_eq!(device["num-queues"], 2);
+                text(&device["iothread"]).unwrap_or_else(|| device["iothread-vq-mapping"].to_string())
+            })
+            .collect();
+        (objects.join(" "), assigned.join(" "))
+    };
+    let none = "null null";
+    for (policy, dedicated, objects, assigned) in [
+        (None, [false, false], "", none),
+        (Some(IoThreads::Shared), [false, false], "iothread0", "iothread0 iothread0"),
+        (Some(IoThreads::Shared), [false, true], "iothread0 iothread-disk1", "iothread0 iothread-disk1"),
+        (Some(IoThreads::Pool(9)), [false, false], "iothread0 iothread1", "iothread0 iothread1"),
+        (
+            Some(IoThreads::Supplemental(2)),
+            [false, true],
+            "iothread0 iothread1 iothread-disk1",
+            "[{\"iothread\":\"iothread0\"},{\"iothread\":\"iothread1\"}] iothread-disk1",
+        ),
+    ] {
+        let found = threads(policy, &dedicated);
+        assert_eq!(found, (objects.to_owned(), assigned.to_owned()), "{policy:?} {dedicated:?}");
     }
 }
 

@@ -103,7 +103,10 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&
         // No network boot: then the ROM image need not be installed either.
         None => device["romfile"] = json!(""),
     }
-    args.json("-device", &device);
+    if let Some(index) = interface.acpi_index {
+        device["acpi-index"] = json!(index);
+    }
+    args.device(device, interface.pci_slot);
 }
 
 /// Descriptors as QEMU lists them.

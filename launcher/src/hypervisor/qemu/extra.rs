@@ -14,6 +14,8 @@ pub(super) fn devices(args: &mut Args, launch: &Launch) {
                 host(args, device, hosts);
                 hosts += 1;
             }
+            // Properties of the board and its CPUs.
+            ExtraDevice::HyperV(_) | ExtraDevice::Platform(_) => {}
             ExtraDevice::Hpet => args.option("-machine", "hpet=on"),
             ExtraDevice::Panic(PanicModel::Isa) => args.option("-device", "pvpanic"),
             ExtraDevice::Panic(PanicModel::Pci) => args.option("-device", "pvpanic-pci"),

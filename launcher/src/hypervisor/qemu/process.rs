@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use vireo_proto::launcher::Fault;
 use vireo_vmm::FirmwareLogScanner;
 
-use super::blockdev::{DiskFds, ImageFd};
+use super::blockdev::{Blocks, DiskFds, ImageFd};
 use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::HostResources;
@@ -60,16 +60,17 @@ type OwnedDisk = (OwnedImage, Option<OwnedImage>);
 struct OwnedImage {
     fd: OwnedFd,
     block_device: bool,
+    blocks: Blocks,
 }
 
 impl OwnedImage {
     fn share(file: &File) -> io::Result<Self> {
         let block_device = file.metadata()?.file_type().is_block_device();
-        Ok(Self { fd: file.as_fd().try_clone_to_owned()?, block_device })
+        Ok(Self { fd: file.as_fd().try_clone_to_owned()?, block_device, blocks: Blocks::of(file)? })
     }
 
     fn number(&self) -> ImageFd {
-        ImageFd { fd: self.fd.as_raw_fd(), block_device: self.block_device }
+        ImageFd { fd: self.fd.as_raw_fd(), block_device: self.block_device, blocks: self.blocks }
     }
 }
 

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::super::args::Args;
-use super::super::blockdev::{self, DiskFds, ImageFd};
+use super::super::blockdev::{self, Blocks, DiskFds, ImageFd};
 use super::super::pci::HOTPLUG_SLOT;
 use crate::launch::{Disk, Launch};
 use vireo_vmconfig::DiskBus;
@@ -57,7 +57,8 @@ pub(super) fn take_file(number: u32) -> String {
 pub(super) fn add_node(disk: &Disk, number: u32) -> String {
     let fd = i32::try_from(set(number)).unwrap_or(i32::MAX);
     // A claim's disk is a regular file.
-    let files = DiskFds { image: ImageFd { fd, block_device: false }, backing: None };
+    let files =
+        DiskFds { image: ImageFd { fd, block_device: false, blocks: Blocks::default() }, backing: None };
     line("blockdev-add", &blockdev::content(disk, &node(number), &files))
 }
 
@@ -67,6 +68,7 @@ pub(super) fn add_device(disk: &Disk, number: u32, port: Option<usize>) -> Strin
         None => json!({ "driver": "scsi-hd", "bus": "scsi.0" }),
     };
     blockdev::complete(&mut arguments, disk, &node(number));
+    blockdev::block_size(&mut arguments, disk, None);
     line("device_add", &arguments)
 }
 

@@ -16,6 +16,7 @@ fn disk(name: &str, bus: DiskBus) -> Disk {
         cache: CacheMode::WriteBack,
         io: None,
         error_policy: ErrorPolicy::Stop,
+        tuning: vireo_vmconfig::DiskTuning::default(),
     }
 }
 
