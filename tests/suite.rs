@@ -32,6 +32,7 @@ mod scenarios {
     mod node_disk;
     mod pc;
     mod placing;
+    mod platform;
     mod pods;
     mod probes;
     mod projected;

@@ -157,7 +157,7 @@ mod tests {
         let at = "spec.template.spec.";
         let fields: Vec<&str> = warnings
             .iter()
-            .filter_map(|warning| Some(warning.split_once(": has no effect: ")?.0.strip_prefix(at)?))
+            .filter_map(|warning| warning.split_once(": has no effect: ")?.0.strip_prefix(at))
             .collect();
         let expected = [
             "priorityClassName",
