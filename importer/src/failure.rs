@@ -86,19 +86,32 @@ impl Failure {
                 });
                 (kind, words.collect::<Vec<_>>().join("; "))
             }
-            OciDistributionError::ServerError { code: 404, message, .. } => (NotFound, message.clone()),
-            OciDistributionError::ServerError { code: 403, message, .. } => (Denied, message.clone()),
             OciDistributionError::ServerError { code, message, .. } => {
-                (Other, format!("status {code}: {message}"))
+                let kind = match code {
+                    403 => Denied,
+                    404 => NotFound,
+                    _ => Other,
+                };
+                (kind, of_status(*code, message))
             }
             OciDistributionError::RequestError(error) => {
                 let kind = if error.is_connect() || error.is_timeout() { Unreachable } else { Other };
-                (kind, causes(error))
+                // The error itself has no more than the address.
+                (kind, std::error::Error::source(error).map_or_else(|| error.to_string(), causes))
             }
             OciDistributionError::DigestError(error) => (Invalid, error.to_string()),
             other => (Other, causes(other)),
         };
         Self::new(kind, format!("{host}: {text}"))
+    }
+}
+
+/// A status with the body of its response, unless that is a page for browsers.
+fn of_status(code: u16, body: &str) -> String {
+    match body.trim_start() {
+        "" => format!("status {code}"),
+        page if page.starts_with('<') => format!("status {code}"),
+        text => format!("status {code}: {text}"),
     }
 }
 
@@ -135,6 +148,13 @@ mod tests {
     fn what_a_registry_says_is_one_line_of_limited_length() {
         assert_eq!(readable(" a\nb\u{1b}[31m "), "a b [31m");
         assert_eq!(readable(&"ä".repeat(1000)).chars().count(), LONGEST + 1);
+    }
+
+    #[test]
+    fn pages_for_browsers_are_not_shown() {
+        assert_eq!(of_status(404, "\n<!DOCTYPE html>"), "status 404");
+        assert_eq!(of_status(502, ""), "status 502");
+        assert_eq!(of_status(503, "busy"), "status 503: busy");
     }
 
     #[test]
