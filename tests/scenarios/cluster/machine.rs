@@ -107,10 +107,14 @@ fn lose_components(vireo: &Vireo<'_>) -> Result<(), HostError> {
     /// How many of each there are on a node that is alone.
     const COMPONENTS: [(&str, usize); 4] =
         [("virt-api", 2), ("virt-controller", 2), ("virt-handler", 1), ("virt-operator", 2)];
-    vireo.shell(&format!("kill -9 $(pidof {})", COMPONENTS.map(|(name, _)| name).join(" ")))?;
+    let killed = vireo.shell(&format!("pidof {}", COMPONENTS.map(|(name, _)| name).join(" ")))?;
+    let killed: Vec<&str> = killed.split_whitespace().collect();
+    vireo.shell(&format!("kill -9 {}", killed.join(" ")))?;
     eventually("all components run again", STEP, || {
         let run = COMPONENTS.map(|(name, count)| {
-            Ok::<_, HostError>(vireo.processes(name)?.split_whitespace().count() == count)
+            let processes = vireo.processes(name)?;
+            let new = processes.split_whitespace().filter(|process| !killed.contains(process));
+            Ok::<_, HostError>(new.count() == count)
         });
         run.into_iter().try_fold(true, |all, runs| Ok(all && runs?))
     })?;
