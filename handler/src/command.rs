@@ -10,7 +10,7 @@ pub use vireo_client::program::{Failure, run, stop_signal};
 use crate::launcher::users::Users;
 use crate::network::address::parse_ipv6_range;
 use crate::settings::{Isolation, Runtime, Settings, beside_this_program, host_name};
-use crate::storage::{AllowedPaths, Registries, RegistrySettings};
+use crate::storage::{AllowedPaths, ImageReader, ImporterSettings, Registries, RegistrySettings};
 
 /// The options of a node agent.
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub struct NodeArgs {
     /// The virt-launcher to start [default: beside this program, else on PATH].
     #[arg(long, value_name = "PATH")]
     launcher: Option<PathBuf>,
-    /// The virt-importer that pulls images [default: beside this program, else on PATH].
+    /// The virt-importer that pulls and reads images [default: beside this program, else on PATH].
     #[arg(long, value_name = "PATH")]
     importer: Option<PathBuf>,
     /// Mirrors, credentials and certificates of registries, in the format of K3s' registries.yaml.
@@ -40,7 +40,7 @@ pub struct NodeArgs {
     /// let this program make namespaces.
     #[arg(long, value_enum, default_value_t = LauncherIsolation::Full)]
     launcher_isolation: LauncherIsolation,
-    /// User and group IDs of launchers. Each VM has its own, and nothing else on this host may use them. The default is above
+    /// User and group IDs of launchers. Each VM has its own, virt-importer the last one, and nothing else on this host may use them. The default is above
     /// those that distributions and container runtimes use.
     #[arg(long, value_name = "FIRST-LAST", default_value = "1900000000-1900999999")]
     vm_uids: Users,
@@ -88,6 +88,13 @@ impl NodeArgs {
             Some(path) => Registries::read(path).map_err(|error| format!("--registries: {error}"))?,
             None => Registries::default(),
         };
+        let importer = ImporterSettings {
+            program: match self.importer {
+                Some(path) => std::path::absolute(path)?,
+                None => beside_this_program("virt-importer")?,
+            },
+            user: self.vm_uids.importer(),
+        };
         Ok(Settings {
             storage_dir: match self.storage_dir {
                 Some(path) => std::path::absolute(path)?,
@@ -113,13 +120,8 @@ impl NodeArgs {
             qemu: self.qemu.map(absolute_unless_name).transpose()?,
             allowed: AllowedPaths::any(),
             node_name: self.node_name.unwrap_or_else(host_name),
-            registries: Some(RegistrySettings {
-                program: match self.importer {
-                    Some(path) => std::path::absolute(path)?,
-                    None => beside_this_program("virt-importer")?,
-                },
-                registries: registries.into(),
-            }),
+            image_reader: ImageReader::Process(importer.clone()),
+            registries: Some(RegistrySettings { importer, registries: registries.into() }),
         })
     }
 }

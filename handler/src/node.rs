@@ -130,8 +130,13 @@ impl Node {
             Runtime::Pods(_) => (state.of_pods(), None),
         };
         Self {
-            storage: Claims::below(settings.storage_dir.clone()),
-            images: Images::new(state.images(), settings.allowed.clone(), settings.registries.clone()),
+            storage: Claims::below(settings.storage_dir.clone(), settings.image_reader.clone()),
+            images: Images::new(
+                state.images(),
+                settings.allowed.clone(),
+                settings.registries.clone(),
+                settings.image_reader.clone(),
+            ),
             jobs: Jobs::default(),
             settings,
             state,
@@ -167,6 +172,7 @@ impl Node {
             allowed: crate::storage::AllowedPaths::any(),
             node_name: "node1".to_owned(),
             registries: None,
+            image_reader: crate::storage::ImageReader::InProcess,
         }))
     }
 
@@ -397,7 +403,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node =
             |isolation| Node::new(Settings { isolation, ..Node::of_a_test(dir.path()).settings.clone() });
-        let isolated = || node(Isolation::Users("70000-70001".parse().unwrap()));
+        let isolated = || node(Isolation::Users("70000-70002".parse().unwrap()));
         let [one, two, three] = [Uuid::new_v4(), Uuid::new_v4(), Uuid::new_v4()];
         let give = |node: &Node, uid: Uuid| {
             let dir = node.state.vmi_dir(uid);

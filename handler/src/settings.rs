@@ -6,7 +6,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 
 use crate::launcher::users::Users;
-use crate::storage::{AllowedDirectories, AllowedPaths, RegistrySettings};
+use crate::storage::{AllowedDirectories, AllowedPaths, ImageReader, RegistrySettings};
 
 /// Who starts launchers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Settings {
     pub node_name: String,
     /// How images of registries are pulled; absent where the kubelet pulls them.
     pub registries: Option<RegistrySettings>,
+    /// Who reads images: `--importer`, as the last user of `--vm-uids`.
+    pub image_reader: ImageReader,
 }
 
 impl Settings {

@@ -5,31 +5,26 @@
 //! Everything is idempotent: what exists is kept, so it is safe to run again after a restart or a failure.
 
 mod allowed;
-mod blobs;
 pub mod claims;
 pub mod cloud_init;
-mod format;
 mod host_disks;
 pub mod images;
+mod importer;
 pub mod iso;
-mod node_file;
-mod oci;
 pub mod prepare;
 pub mod projected;
 mod registry;
-mod sparse;
 pub mod volumes;
 
 pub use allowed::{AllowedDirectories, AllowedPaths, NotAllowed};
-pub use blobs::{BlobError, Part};
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
-pub use format::FormatError;
 pub(crate) use host_disks::HostDisks;
 pub use images::{ImageError, Images};
-pub use node_file::OpenError;
-pub use oci::OciError;
+pub use importer::{ImageReader, ImporterSettings};
 pub use prepare::{
     ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, PullSecrets,
     StorageError, find_claims, prepare, prepare_disk,
 };
 pub use registry::{CredentialsError, PullSecret, Registries, RegistriesError, RegistrySettings};
+use vireo_importer::node_file;
+pub use vireo_importer::node_file::OpenError;

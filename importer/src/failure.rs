@@ -35,6 +35,17 @@ pub enum FailureKind {
     TooLarge,
     /// The node has no space for it.
     Full,
+    /// It is no image, or one that is not taken.
+    Format,
+    /// It is compressed, and truncated or invalid.
+    Damaged,
+    /// It looks like a disk image, and cannot be read as one.
+    Convert,
+    /// It does not fit the disk.
+    DiskTooLarge {
+        /// The bytes that it needs, or more.
+        wanted: u64,
+    },
     /// Anything else.
     Other,
 }

@@ -1,18 +1,27 @@
-//! Gets images from registries (OCI distribution specification 1.1), in a process of its own.
+//! Gets images from registries (OCI distribution specification 1.1) and reads images, in processes apart from the node agent.
 //!
-//! The node agent starts `virt-importer`, writes a [`Request`] to its standard input and reads one [`Answer`] a line from its
-//! standard output. What a registry sends is hostile: the process has limits of memory and of file sizes, and what it
-//! downloads is kept only with its digest. It leaves an OCI image layout, whose blobs it goes on with after it was killed.
+//! The node agent starts `virt-importer`, writes a [`Task`] to its standard input and reads one [`Answer`] a line from its
+//! standard output. What a registry sends and what an image has is hostile: the process is a user without privileges and has
+//! limits ([`sandbox`]). What it downloads is kept only with its digest. It leaves an OCI image layout, whose blobs it goes on
+//! with after it was killed. What it reads and writes otherwise, it inherits open.
 
+mod blobs;
+mod convert;
 mod failure;
+mod format;
 mod layout;
-mod limits;
+pub mod node_file;
+mod oci;
 mod protocol;
 mod pull;
+mod read;
 mod registry;
+pub mod sandbox;
+mod sparse;
+mod tar_headers;
 
 pub use failure::{Failure, FailureKind};
-pub use limits::confine;
 pub use oci_client::{ParseError, Reference};
-pub use protocol::{Action, Answer, Credentials, Endpoint, Request};
+pub use protocol::{Action, Answer, Credentials, Endpoint, ReadRequest, Request, Task, Work};
 pub use pull::run;
+pub use read::{Files, LayoutKind, ReadAction, WantedFile, read};

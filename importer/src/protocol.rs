@@ -5,9 +5,42 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
+use crate::{Failure, ReadAction};
 
-/// What to do.
+/// What the node agent asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// The user and the group to become.
+    pub user: Option<u32>,
+    /// What to do then.
+    pub work: Work,
+}
+
+/// What to do as a user without privileges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// With a network.
+    Registry(Request),
+    /// Without one.
+    Read(ReadRequest),
+}
+
+/// An image to read. Its files are inherited with these numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadRequest {
+    /// What to do.
+    pub action: ReadAction,
+    /// A file, or the directory of a layout.
+    pub source: i32,
+    /// An empty file that becomes what is wanted.
+    pub output: Option<i32>,
+    /// An empty file for what is between.
+    pub scratch: Option<i32>,
+    /// The most bytes that may be written to both.
+    pub most_bytes: u64,
+}
+
+/// An image of a registry, and what to do with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// `[registry/]name[:tag][@digest]`, as users write it.
@@ -82,6 +115,12 @@ pub enum Answer {
         /// Bytes of all layers.
         bytes: u64,
     },
+    /// The file is written.
+    Unpacked,
+    /// The source is a raw image that fits: the file is not written.
+    AsIs,
+    /// The node does not let this process have this for its isolation; it goes on without.
+    Unconfined(String),
     /// It cannot be done.
     Failed(Failure),
 }

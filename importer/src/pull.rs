@@ -92,9 +92,9 @@ fn importance(kind: FailureKind) -> u8 {
     match kind {
         FailureKind::Invalid => 0,
         FailureKind::Denied => 1,
-        FailureKind::Other | FailureKind::Reference | FailureKind::TooLarge | FailureKind::Full => 2,
         FailureKind::NotFound => 3,
         FailureKind::Unreachable => 4,
+        _ => 2,
     }
 }
 

@@ -4,7 +4,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use vireo_importer::{Action, Answer, Endpoint, Request};
+use vireo_importer::{Action, Answer, Endpoint, Request, Task, Work};
+
+/// A user that has no other process.
+const USER: u32 = 1_900_999_999;
 
 /// Answers one request; a manifest never ends.
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
@@ -39,13 +42,14 @@ fn a_manifest_that_does_not_end_meets_the_limit_of_memory() {
     };
     let request =
         Request { image: format!("{host}/a:1"), endpoints: vec![endpoint], action: Action::Resolve };
+    let task = Task { user: Some(USER), work: Work::Registry(request) };
     let mut importer = Command::new(env!("CARGO_BIN_EXE_virt-importer"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    importer.stdin.take().unwrap().write_all(&serde_json::to_vec(&request).unwrap()).unwrap();
+    importer.stdin.take().unwrap().write_all(&serde_json::to_vec(&task).unwrap()).unwrap();
     let ended = importer.wait_with_output().unwrap();
     assert!(!ended.status.success());
     let answers = String::from_utf8_lossy(&ended.stdout).into_owned();

@@ -30,7 +30,8 @@ pub(crate) fn host_with_programs() -> HostBuilder {
 
 /// A host with a kernel in an OCI image beside them.
 pub(crate) fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
-    let builder = host_with_programs();
+    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let builder = host_with_programs().file(programs.join("virt-importer"));
     let image = Image::get()?;
     let kernel = image.cloud_kernel().map_err(HostError::Start)?;
     let (initrd, layout) = (scratch.join("initrd"), scratch.join("kernel-oci"));

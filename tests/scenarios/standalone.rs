@@ -35,7 +35,7 @@ pub(crate) struct Standalone<'h> {
 /// A host for a node, with `vireo` beside the other programs.
 pub(crate) fn host_with_vireo(scratch: &Path) -> Result<HostBuilder, HostError> {
     let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")).file(programs.join("virt-importer")))
+    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")))
 }
 
 impl<'h> Deref for Standalone<'h> {

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn hotplugged_volumes_become_those_of_the_spec() {
-        let places = Places::Node(Claims::below("/claims".into()));
+        let places = Places::Node(Claims::below("/claims".into(), crate::storage::ImageReader::InProcess));
         let plugged = |name: &str, claim: &str| PluggedVolume {
             name: name.into(),
             target: "sda".into(),

@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::importer::ImageReader;
 use super::volumes::{VolumeError, has_space, host_disk};
 
 pub use upload::{Filled, Upload, UploadError};
@@ -62,6 +63,7 @@ pub enum ClaimError {
 #[derive(Debug, Clone)]
 pub struct Claims {
     root: PathBuf,
+    reader: ImageReader,
     unbound: Arc<Mutex<States>>,
 }
 
@@ -70,8 +72,8 @@ type States = BTreeMap<(String, String), String>;
 
 impl Claims {
     /// The claims below a directory.
-    pub fn below(root: PathBuf) -> Self {
-        Self { root, unbound: Arc::default() }
+    pub fn below(root: PathBuf, reader: ImageReader) -> Self {
+        Self { root, reader, unbound: Arc::default() }
     }
 
     /// The path of a claim's disk. Namespaces and names are DNS names, so the path stays in the directory.
@@ -219,7 +221,7 @@ mod tests {
     #[test]
     fn a_claim_is_made_grows_and_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::below(dir.path().join("claims"));
+        let claims = Claims::below(dir.path().join("claims"), ImageReader::InProcess);
         let absent = claims.find("a", "data").unwrap_err().to_string();
         assert_eq!(absent, "PVC a/data does not exist, waiting for it to appear");
         assert_eq!(claims.provide("a", "data", 5000).unwrap(), 8192);
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn a_claim_is_not_found_before_its_image_is_uploaded() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::below(dir.path().join("claims"));
+        let claims = Claims::below(dir.path().join("claims"), ImageReader::InProcess);
         assert!(!claims.await_image("a", "data", false).unwrap(), "there is nothing to wait for");
         assert!(claims.await_image("a", "data", true).unwrap());
         assert!(!claims.await_image("a", "data", true).unwrap());
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn a_claim_without_a_disk_has_a_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::below(dir.path().to_owned());
+        let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
         let others = claims.clone();
         let pending = || Some("Pending: no space".to_owned());
         assert!(!claims.explain("a", "data", None), "there is nothing to say");
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     fn what_lies_there_and_is_no_file_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::below(dir.path().to_owned());
+        let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
         let path = claims.path("a", "data");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();

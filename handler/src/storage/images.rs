@@ -8,12 +8,11 @@
 mod collect;
 mod error;
 mod pull;
-mod unpack;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,20 +23,18 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use vireo_api::spec::{ImageRef, PullPolicy};
+use vireo_importer::{LayoutKind, ReadAction, WantedFile};
 use vireo_proto::files::ImageFile;
 
 use super::allowed::AllowedPaths;
-use super::blobs::{Blobs, Location, hex_of, plain};
+use super::importer::ImageReader;
 use super::node_file;
-use super::oci::{Found, Image};
 use super::registry::{PullSecret, RegistrySettings};
 use crate::jobs::{JobContext, Jobs};
 use crate::launcher::pod::ImageContainer;
 
 pub(super) use collect::hold;
 pub use error::ImageError;
-pub(super) use unpack::convert;
-use unpack::{BOOT_FILE_LIMIT, copy_out, unpack, unpack_disk};
 
 /// How often a job checks whether another import of the same file has ended.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
@@ -53,32 +50,15 @@ pub struct Source {
     secrets: Vec<PullSecret>,
 }
 
-#[derive(Clone, Debug)]
-enum WantedFile {
-    /// At a path, or the only one below `/disk`.
-    Disk(Option<PathBuf>),
-    Boot(PathBuf),
-}
-
-impl fmt::Display for WantedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Disk(None) => f.write_str("the file below /disk"),
-            Self::Disk(Some(path)) | Self::Boot(path) => write!(f, "/{}", path.display()),
-        }
-    }
-}
-
 impl Source {
     /// A container disk: the file at `path` in the image, or the only one below `/disk`. It becomes a raw image.
     pub fn container_disk(image: &ImageRef, path: Option<&str>) -> Self {
-        let path = path.map(|path| plain(Path::new(path)));
-        Self::new(image, WantedFile::Disk(path))
+        Self::new(image, WantedFile::disk(path))
     }
 
     /// A kernel or initrd at `path` in the image, as it is.
     pub fn boot_file(image: &ImageRef, path: &str) -> Self {
-        Self::new(image, WantedFile::Boot(plain(Path::new(path))))
+        Self::new(image, WantedFile::boot(path))
     }
 
     fn new(image: &ImageRef, file: WantedFile) -> Self {
@@ -108,6 +88,14 @@ impl Source {
     }
 }
 
+/// An image layout, and which image of it.
+#[derive(Debug)]
+struct Opened {
+    source: OwnedFd,
+    layout: LayoutKind,
+    tag: Option<String>,
+}
+
 /// The image store below the state directory.
 #[derive(Clone, Debug)]
 pub struct Images(Arc<Store>);
@@ -118,6 +106,7 @@ struct Store {
     allowed: AllowedPaths,
     /// How images of registries are pulled, where no kubelet pulls them.
     registries: Option<RegistrySettings>,
+    reader: ImageReader,
     /// The current imports: other jobs wait for them without a permit of the import pool.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     /// Notified when an import finds no space.
@@ -126,9 +115,14 @@ struct Store {
 
 impl Images {
     /// The store in `directory`, which is created with the first image.
-    pub fn new(directory: PathBuf, allowed: AllowedPaths, registries: Option<RegistrySettings>) -> Self {
+    pub fn new(
+        directory: PathBuf,
+        allowed: AllowedPaths,
+        registries: Option<RegistrySettings>,
+        reader: ImageReader,
+    ) -> Self {
         let (turns, full) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Store { directory, allowed, registries, turns, full }))
+        Self(Arc::new(Store { directory, allowed, registries, reader, turns, full }))
     }
 
     /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where
@@ -150,7 +144,7 @@ impl Images {
         }
         let (images, wanted) = (self.clone(), source.clone());
         let look = move |job: &JobContext| {
-            let name = wanted.name(images.open(&wanted.image, job)?.digest());
+            let name = wanted.name(&images.identify(&images.open(&wanted.image)?, job)?);
             let at = images.at(&name, &wanted);
             Ok::<_, ImageError>((name, collect::mark_used(&at).then_some(at)))
         };
@@ -200,7 +194,8 @@ impl Images {
             let _turn = turn.lock().await;
             let images = self.clone();
             let import = move |job: &JobContext| {
-                images.once(&key, &at, job, |partial| unpack(file, &source.file, partial, job)).map(drop)
+                let action = ReadAction::Copy { file: source.file };
+                images.once(&key, &at, (&action, file.into()), job).map(drop)
             };
             self.noted(jobs.imports.run(namespace, import).await?)?;
         }
@@ -233,57 +228,62 @@ impl Images {
         self.0.directory.join(format!("{name}.{extension}"))
     }
 
-    fn open(&self, image: &ImageRef, job: &JobContext) -> Result<Image, ImageError> {
+    fn open(&self, image: &ImageRef) -> Result<Opened, ImageError> {
         let path = image.path().ok_or(ImageError::NoContainer)?;
         self.0.allowed.check_image(path)?;
-        let location = match (image, self.0.allowed.images.containing(path)) {
-            (ImageRef::Layout { .. }, Some((directory, rest))) => node_file::directory(directory)
-                .and_then(|directory| node_file::directory_beneath(directory, rest))
-                .map(Location::Directory),
-            (ImageRef::Archive { .. }, Some((directory, rest))) => node_file::directory(directory)
-                .and_then(|directory| node_file::regular_beneath(directory, rest))
-                .map(Location::Archive),
-            (ImageRef::Layout { .. }, None) => node_file::directory(path).map(Location::Directory),
-            (ImageRef::Archive { .. }, None) => node_file::regular(path).map(Location::Archive),
+        let (layout, opened) = match (image, self.0.allowed.images.containing(path)) {
+            (ImageRef::Layout { .. }, Some((directory, rest))) => {
+                let opened = node_file::directory(directory)
+                    .and_then(|directory| node_file::directory_beneath(directory, rest));
+                (LayoutKind::Directory, opened)
+            }
+            (ImageRef::Archive { .. }, Some((directory, rest))) => {
+                let opened = node_file::directory(directory)
+                    .and_then(|directory| node_file::regular_beneath(directory, rest));
+                (LayoutKind::Archive, opened.map(OwnedFd::from))
+            }
+            (ImageRef::Layout { .. }, None) => (LayoutKind::Directory, node_file::directory(path)),
+            (ImageRef::Archive { .. }, None) => {
+                (LayoutKind::Archive, node_file::regular(path).map(OwnedFd::from))
+            }
             (ImageRef::Registry(_), _) => return Err(ImageError::NoContainer),
         };
-        let location = location.map_err(|source| ImageError::Open { path: path.to_owned(), source })?;
-        Ok(Image::open(Blobs::open(location, job)?, image.tag())?)
+        let source = opened.map_err(|source| ImageError::Open { path: path.to_owned(), source })?;
+        Ok(Opened { source, layout, tag: image.tag().map(str::to_owned) })
+    }
+
+    /// The digest of an image's manifest. Blocks.
+    fn identify(&self, image: &Opened, job: &JobContext) -> Result<String, ImageError> {
+        let source = image.source.try_clone().map_err(ImageError::NoImporter)?;
+        let action = ReadAction::Identify { layout: image.layout, tag: image.tag.clone() };
+        self.0.reader.identify(&action, source, job)
     }
 
     /// Imports a file of an image, if it is not in the store. Blocks.
     fn import(&self, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
-        self.import_from(&self.open(&source.image, job)?, source, job)
+        let image = self.open(&source.image)?;
+        let digest = self.identify(&image, job)?;
+        self.import_from(image, digest, source, job)
     }
 
-    fn import_from(&self, image: &Image, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
-        let name = source.name(image.digest());
-        self.once(&name, &self.at(&name, source), job, |partial| match &source.file {
-            WantedFile::Disk(path) => {
-                let picks = |at: &Path| match path {
-                    Some(path) => at == path,
-                    None => at.parent() == Some(Path::new("disk")),
-                };
-                let mut found = image.files(picks, &self.0.directory, job)?;
-                if path.is_none() && found.len() != 1 {
-                    return Err(ImageError::NotOneDisk(found.len()));
-                }
-                unpack_disk(regular(&source.file, found.pop_first())?, &source.file, partial, job)
-            }
-            WantedFile::Boot(path) => {
-                let mut found = image.files(|at| at == path, &self.0.directory, job)?;
-                let mut file = regular(&source.file, found.pop_first())?;
-                copy_out(&mut file, partial, BOOT_FILE_LIMIT, job).map(drop)
-            }
-        })
+    fn import_from(
+        &self,
+        image: Opened,
+        digest: String,
+        source: &Source,
+        job: &JobContext,
+    ) -> Result<PathBuf, ImageError> {
+        let (name, file) = (source.name(&digest), source.file.clone());
+        let action = ReadAction::Unpack { layout: image.layout, tag: image.tag, digest, file };
+        self.once(&name, &self.at(&name, source), (&action, image.source), job)
     }
 
     fn once(
         &self,
         name: &str,
         at: &Path,
+        (action, source): (&ReadAction, OwnedFd),
         job: &JobContext,
-        make: impl FnOnce(&Path) -> Result<(), ImageError>,
     ) -> Result<PathBuf, ImageError> {
         let directory = &self.0.directory;
         if at.exists() {
@@ -295,8 +295,10 @@ impl Images {
             return Ok(at.to_owned());
         }
         let partial = directory.join(format!("{name}.partial"));
-        let made = make(&partial)
-            .and_then(|()| job.checkpoint().map_err(store(at)))
+        let made = create(&partial)
+            .map_err(store(&partial))
+            .and_then(|output| self.0.reader.unpack(action, source, (&output, directory), job))
+            .and_then(|_| job.checkpoint().map_err(store(at)))
             .and_then(|()| publish(&partial, at, directory).map_err(store(at)));
         if made.is_err() {
             // Remove a partial file, if there is one.
@@ -330,12 +332,14 @@ fn store(path: &Path) -> impl Fn(io::Error) -> ImageError {
     }
 }
 
-fn regular(wanted: &WantedFile, found: Option<(PathBuf, Found)>) -> Result<File, ImageError> {
-    match found {
-        Some((_, Found::Regular(file))) => Ok(file),
-        Some((_, Found::Other(what))) => Err(ImageError::NotRegular { file: wanted.to_string(), what }),
-        None => Err(ImageError::NoFile(wanted.to_string())),
-    }
+/// Makes an empty file.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+/// Lower-case hexadecimal.
+fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn publish(partial: &Path, at: &Path, directory: &Path) -> io::Result<()> {

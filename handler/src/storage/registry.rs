@@ -2,22 +2,21 @@
 
 mod config;
 mod credentials;
-mod importer;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use vireo_importer::{Endpoint, Reference};
 
+use super::importer::ImporterSettings;
+
 pub use config::{Registries, RegistriesError};
 pub use credentials::{CredentialsError, PullSecret};
-pub(super) use importer::Importer;
 
 /// How the images of registries are pulled on this node.
 #[derive(Debug, Clone)]
 pub struct RegistrySettings {
-    /// The virt-importer to start.
-    pub program: PathBuf,
+    /// What pulls them.
+    pub importer: ImporterSettings,
     /// What is configured for registries.
     pub registries: Arc<Registries>,
 }

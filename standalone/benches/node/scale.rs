@@ -70,7 +70,10 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
     let server = Arc::new_cyclic(|server| {
         let uploads = Uploads {
             client: part_client(server, policy::CDI_API, "cdi-apiserver"),
-            files: Claims::below(directory.path().join("claims")),
+            files: Claims::below(
+                directory.path().join("claims"),
+                vireo_handler::storage::ImageReader::InProcess,
+            ),
             url: "https://127.0.0.1:6443".to_owned(),
             jobs: Jobs::default(),
         };

@@ -41,6 +41,7 @@ pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
         allowed: AllowedPaths::any(),
         node_name: "node1".to_owned(),
         registries: None,
+        image_reader: vireo_handler::storage::ImageReader::InProcess,
     }));
     let unreadable = unreadable_vmis(&world.server.store);
     let cluster = Arc::new(Cluster::new(

@@ -27,7 +27,7 @@ struct Provisioned {
 impl Provisioned {
     fn new() -> Self {
         let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
-        let files = Claims::below(dir.path().join("claims"));
+        let files = Claims::below(dir.path().join("claims"), vireo_handler::storage::ImageReader::InProcess);
         let mut provisioned = Self { world, dir, files, provisioner: tokio::task::JoinSet::new() };
         provisioned.start();
         provisioned

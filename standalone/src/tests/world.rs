@@ -51,7 +51,10 @@ impl World {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
             images: AllowedDirectories::Below(vec!["/srv/images".into()]),
         };
-        let files = vireo_handler::storage::Claims::below(dir.path().join("claims"));
+        let files = vireo_handler::storage::Claims::below(
+            dir.path().join("claims"),
+            vireo_handler::storage::ImageReader::InProcess,
+        );
         let state_dir = dir.path().to_owned();
         let mut cdi = None;
         let server = Arc::new_cyclic(|server| {

@@ -2,27 +2,22 @@
 //! disk atomically once it is complete and fits.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, ErrorKind, Read, Seek as _};
+use std::io::{self, ErrorKind, Seek as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
-use liblzma::bufread::XzDecoder;
-use liblzma::stream::{CONCATENATED, Stream};
 use rustix::fs::{FlockOperation, flock};
+use vireo_importer::{Failure, FailureKind, ReadAction};
 
 use super::{ClaimError, Claims};
 use crate::jobs::{JobContext, JobError};
-use crate::storage::format::{self, Format, FormatError};
-use crate::storage::images::{ImageError, convert};
-use crate::storage::sparse;
+use crate::storage::images::ImageError;
+use crate::storage::importer::{ImageReader, take_back};
 
 /// The received data.
 const RECEIVED: &str = "upload.received";
 /// The unpacked image.
 const UNPACKED: &str = "upload.unpacked";
-/// The memory limit of an xz decoder.
-const XZ_MEMORY: u64 = 128 << 20;
 /// The size that an image may have beyond its content, for its tables.
 const OVERHEAD: u64 = 64 << 20;
 
@@ -45,10 +40,10 @@ pub enum UploadError {
     },
     /// No image, or one that is not taken.
     #[error(transparent)]
-    Format(#[from] FormatError),
+    Format(Failure),
     /// A compressed image that is truncated or invalid.
     #[error("the compressed image is damaged")]
-    Damaged(#[source] io::Error),
+    Damaged(#[source] Failure),
     /// It looks like an image, and cannot be read as one.
     #[error("the image cannot be converted")]
     Convert(#[source] ImageError),
@@ -104,6 +99,7 @@ pub struct Upload {
     /// Bytes of the disk.
     size: u64,
     received: u64,
+    reader: ImageReader,
 }
 
 /// A complete image that fits.
@@ -138,7 +134,14 @@ impl Claims {
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
         // Drop the data of an upload before a crash.
         file.set_len(0).map_err(writing)?;
-        Ok(Upload { file, beside: Beside { directory }, disk, size, received: 0 })
+        Ok(Upload {
+            file,
+            beside: Beside { directory },
+            disk,
+            size,
+            received: 0,
+            reader: self.reader.clone(),
+        })
     }
 
     /// Removes the files of uploads that ended with an earlier process. Blocks.
@@ -201,32 +204,28 @@ impl Upload {
     /// # Errors
     /// When the image is rejected, does not fit, or there is no space for it.
     pub fn finish(self, job: &JobContext) -> Result<Filled, UploadError> {
-        let Self { mut file, beside, disk, size, received } = self;
+        let Self { mut file, beside, disk, size, received, reader } = self;
         file.set_len(received).map_err(writing)?;
-        let mut image = beside.path(RECEIVED);
-        if let Some(unpacked) = unpack(&mut file, &beside.path(UNPACKED), size, job)? {
-            fs::rename(beside.path(UNPACKED), &image).map_err(writing)?;
-            // Lock the new file, too, so that another upload is rejected.
-            flock(&unpacked, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
-            file = unpacked;
-        }
-        let wanted = match format::probe(&file)? {
-            Format::Raw => file.metadata().map_err(writing)?.len(),
-            Format::Qcow2 { virtual_size } => virtual_size,
+        file.rewind().map_err(writing)?;
+        let output = create(&beside.path(UNPACKED))?;
+        let source = file.try_clone().map_err(writing)?;
+        let rejected = |error| match error {
+            ImageError::Import(failure) => match failure.kind {
+                FailureKind::Format => UploadError::Format(failure),
+                FailureKind::Damaged => UploadError::Damaged(failure),
+                FailureKind::DiskTooLarge { wanted } => UploadError::TooLarge { wanted, has: size },
+                _ => UploadError::Convert(ImageError::Import(failure)),
+            },
+            ImageError::Full => UploadError::Full,
+            ImageError::Store { source, .. } => writing(source),
+            error => UploadError::Convert(error),
         };
-        if wanted > size {
-            return Err(UploadError::TooLarge { wanted, has: size });
-        }
-        if let Format::Qcow2 { .. } = format::probe(&file)? {
-            file.rewind().map_err(writing)?;
-            image = beside.path(UNPACKED);
-            create(&image)?;
-            convert(&file, &image, job).map_err(|error| match error {
-                ImageError::Full => UploadError::Full,
-                error => UploadError::Convert(error),
-            })?;
-        }
-        let whole = OpenOptions::new().write(true).open(&image).map_err(writing)?;
+        let action = ReadAction::Upload { size };
+        let is_received =
+            reader.unpack(&action, source.into(), (&output, &beside.directory), job).map_err(rejected)?;
+        take_back(&file).map_err(writing)?;
+        let (image, whole) = if is_received { (RECEIVED, &file) } else { (UNPACKED, &output) };
+        let image = beside.path(image);
         whole.set_len(size).and_then(|()| whole.sync_all()).map_err(writing)?;
         Ok(Filled { image, disk, _file: file, _beside: beside })
     }
@@ -241,33 +240,6 @@ fn create(path: &Path) -> Result<File, UploadError> {
         .mode(0o600)
         .open(path)
         .map_err(writing)
-}
-
-/// Unpacks a compressed image. Returns `None` when it is not compressed.
-fn unpack(file: &mut File, to: &Path, size: u64, job: &JobContext) -> Result<Option<File>, UploadError> {
-    let mut start = [0; 6];
-    let read = file.read_at(&mut start, 0).map_err(writing)?;
-    let start = start.get(..read).unwrap_or_default();
-    file.rewind().map_err(writing)?;
-    let input = BufReader::new(file);
-    let mut input: Box<dyn Read> = if start.starts_with(b"\x1f\x8b") {
-        Box::new(MultiGzDecoder::new(input))
-    } else if start.starts_with(b"\xfd7zXZ\0") {
-        let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED);
-        Box::new(XzDecoder::new_stream(input, stream.map_err(|error| UploadError::Damaged(error.into()))?))
-    } else {
-        return Ok(None);
-    };
-    let mut out = create(to)?;
-    let limit = size.saturating_add(size / 64).saturating_add(OVERHEAD);
-    match sparse::copy(&mut input, &mut out, limit, job) {
-        Ok(_) => Ok(Some(out)),
-        Err(error) => Err(match error.kind() {
-            ErrorKind::FileTooLarge => UploadError::TooLarge { wanted: limit, has: size },
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => UploadError::Full,
-            _ => UploadError::Damaged(error),
-        }),
-    }
 }
 
 impl Filled {

@@ -7,10 +7,7 @@ use std::process::ExitStatus;
 use vireo_importer::{Failure, FailureKind};
 
 use super::super::allowed::NotAllowed;
-use super::super::blobs::BlobError;
-use super::super::format::FormatError;
 use super::super::node_file::OpenError;
-use super::super::oci::OciError;
 use super::super::prepare::ERR_IMAGE_PULL;
 use crate::jobs::JobError;
 
@@ -28,17 +25,17 @@ pub enum ImageError {
         /// Why.
         source: OpenError,
     },
-    /// The image of a registry cannot be pulled.
+    /// The image of a registry cannot be pulled, or an image cannot be read.
     #[error(transparent)]
-    Pull(#[from] Failure),
+    Import(#[from] Failure),
     /// It may not be.
     #[error("the image is not on the node, and imagePullPolicy is Never")]
     NeverPulled,
-    /// The program that pulls images does not run.
+    /// The program that pulls and reads images does not run.
     #[error("virt-importer does not run")]
     NoImporter(#[source] io::Error),
     /// It ended early.
-    #[error("virt-importer ended early ({0}): what the registry sends may be too large for it")]
+    #[error("virt-importer ended early ({0}): the image may be too large for it")]
     ImporterEnded(ExitStatus),
     /// The launcher Pod has no container with the image.
     #[error("the launcher Pod has no container with the image: delete the Pod, and it gets one")]
@@ -62,42 +59,17 @@ pub enum ImageError {
         /// Why.
         source: io::Error,
     },
-    /// The OCI image.
-    #[error(transparent)]
-    Oci(#[from] OciError),
     /// Nothing at that path in the image.
     #[error("the image has no file {0}")]
     NoFile(String),
-    /// A path that leads to something else.
-    #[error("{file} in the image is {what}, not a regular file")]
-    NotRegular {
-        /// The path in the image.
-        file: String,
-        /// What is there.
-        what: &'static str,
-    },
     /// A container disk must hold one disk.
     #[error(
         "the image must hold exactly one file below /disk, or containerDisk.path must name one; it holds {0}"
     )]
     NotOneDisk(usize),
-    /// The disk itself.
-    #[error("{file} in the image cannot be used")]
-    Format {
-        /// The path in the image.
-        file: String,
-        /// Why.
-        source: FormatError,
-    },
-    /// `qemu-img` could not convert it.
-    #[error("qemu-img cannot convert the disk image: it is damaged")]
-    Convert,
     /// No space is left.
     #[error("no space is left on the node for the disk image")]
     Full,
-    /// `qemu-img` could not be started.
-    #[error("cannot run qemu-img (Debian package qemu-utils)")]
-    NoQemuImg(#[source] io::Error),
     /// The store.
     #[error("cannot write {path} in the image store")]
     Store {
@@ -116,14 +88,8 @@ impl ImageError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NeverPulled => "ErrImageNeverPull",
-            Self::Pull(Failure { kind: FailureKind::Reference, .. }) => "InvalidImageName",
+            Self::Import(Failure { kind: FailureKind::Reference, .. }) => "InvalidImageName",
             _ => ERR_IMAGE_PULL,
         }
-    }
-}
-
-impl From<BlobError> for ImageError {
-    fn from(error: BlobError) -> Self {
-        Self::Oci(error.into())
     }
 }

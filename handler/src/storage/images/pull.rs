@@ -8,25 +8,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::statvfs;
 use sha2::{Digest as _, Sha256};
 use tracing::info;
 use vireo_api::spec::{ImageRef, PullPolicy};
-use vireo_importer::{Failure, FailureKind, Reference};
+use vireo_importer::{Failure, FailureKind, LayoutKind, Reference};
 
-use super::super::blobs::{Blobs, Location, hex_of};
-use super::super::node_file;
-use super::super::oci::Image;
-use super::super::registry::{Importer, RegistrySettings};
-use super::{ImageError, Images, Source, collect, lock, store};
+use super::super::importer::{RegistryImage, directory, free_space};
+use super::super::registry::RegistrySettings;
+use super::{ImageError, Images, Opened, Source, collect, hex_of, lock, store};
 use crate::jobs::{JobContext, Jobs};
 
 /// Layouts of images that are or were downloaded.
 pub(super) const PULLS: &str = "pulls";
 /// The digests that references had.
 pub(super) const REFERENCES: &str = "references";
-/// What a download leaves free: this part of the file system in percent, and not more than so many bytes.
-const KEPT_FREE: (u64, u64) = (5, 1 << 30);
 /// The steps in which progress is logged, in percent.
 const LOGGED_STEP: u64 = 25;
 
@@ -54,7 +49,7 @@ impl Images {
             (PullPolicy::IfNotPresent, None) | (PullPolicy::Always, _) => {}
         }
         let endpoints = settings.registries.endpoints(&reference, &source.secrets);
-        let importer = Importer { settings: settings.clone(), image: image.clone(), endpoints };
+        let importer = RegistryImage { importer: settings.importer.clone(), image: image.clone(), endpoints };
         let (images, wanted, asks) = (self.clone(), source.clone(), importer.clone());
         let resolve = move |job: &JobContext| {
             let digest = asks.resolve(job)?;
@@ -72,7 +67,7 @@ impl Images {
         let images = self.clone();
         let import = move |job: &JobContext| {
             let image = images.download(&importer, &digest, job)?;
-            images.import_from(&image, &source, job)
+            images.import_from(image, digest, &source, job)
         };
         self.noted(jobs.imports.run(namespace, import).await?)
     }
@@ -84,7 +79,12 @@ impl Images {
     }
 
     /// Downloads an image, unless its layout is there. Blocks.
-    fn download(&self, importer: &Importer, digest: &str, job: &JobContext) -> Result<Image, ImageError> {
+    fn download(
+        &self,
+        importer: &RegistryImage,
+        digest: &str,
+        job: &JobContext,
+    ) -> Result<Opened, ImageError> {
         let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
         let layout = self.0.directory.join(PULLS).join(hex);
         fs::create_dir_all(&layout).map_err(store(&layout))?;
@@ -109,9 +109,7 @@ impl Images {
             let seconds = started.elapsed().as_secs_f64();
             info!(image = importer.image, digest, bytes, seconds, "pulled an image");
         }
-        let location = node_file::directory(&layout)
-            .map_err(|source| ImageError::Open { path: layout.clone(), source })?;
-        Ok(Image::open(Blobs::open(Location::Directory(location), job)?, None)?)
+        Ok(Opened { source: directory(&layout)?, layout: LayoutKind::Directory, tag: None })
     }
 }
 
@@ -133,13 +131,4 @@ fn note(record: &Path, digest: &str) -> Result<(), ImageError> {
         partial.persist(record).map(drop).map_err(|error| error.error)
     };
     write().map_err(store(record))
-}
-
-/// How many bytes a download may have.
-fn free_space(directory: &Path) -> Result<u64, ImageError> {
-    let file_system = statvfs(directory).map_err(|errno| store(directory)(errno.into()))?;
-    let [total, available] = [file_system.f_blocks, file_system.f_bavail]
-        .map(|blocks| blocks.saturating_mul(file_system.f_frsize));
-    let free = available.saturating_sub((total / 100 * KEPT_FREE.0).min(KEPT_FREE.1));
-    if free == 0 { Err(ImageError::Full) } else { Ok(free) }
 }

@@ -30,7 +30,7 @@ impl Built {
     pub(crate) fn images(&self) -> Images {
         let images = AllowedDirectories::Below(vec![self.dir.path().to_owned()]);
         let allowed = AllowedPaths { images, ..AllowedPaths::any() };
-        Images::new(self.dir.path().join("images/sha256"), allowed, None)
+        Images::new(self.dir.path().join("images/sha256"), allowed, None, ImageReader::InProcess)
     }
 
     fn reference(&self, tag: Option<&str>) -> ImageRef {
@@ -84,7 +84,8 @@ impl Built {
 /// Blocks the import of the only disk of an image, as an abandoned job that hangs does.
 pub(crate) fn hold(images: &Images, image: &str) -> File {
     let (source, job) = (Source::container_disk(&image.parse().unwrap(), None), JobContext::default());
-    let name = source.name(images.open(&source.image, &job).unwrap().digest());
+    let opened = images.open(&source.image).unwrap();
+    let name = source.name(&images.identify(&opened, &job).unwrap());
     fs::create_dir_all(&images.0.directory).unwrap();
     lock(&images.0.directory.join(format!("{name}.lock")), &job).unwrap()
 }
@@ -172,8 +173,8 @@ fn later_layers_win_and_whiteouts_hide() {
     let kernel = Source::boot_file(&built.reference(None), "/boot/k");
     let kernel = built.images().import(&kernel, &JobContext::default()).unwrap();
     assert_eq!(fs::read(kernel).unwrap(), b"new");
-    let gone = built.disk(None, Some("/disk/old.img"));
-    assert!(matches!(gone, Err(ImageError::NoFile(_))));
+    let gone = built.disk(None, Some("/disk/old.img")).unwrap_err();
+    assert_eq!(gone.to_string(), "the image has no file /disk/old.img");
 }
 
 #[test]
@@ -376,4 +377,30 @@ async fn who_waits_for_the_same_image_gets_it_once_and_who_gives_up_does_not_hol
     assert_eq!(first, second);
     assert_eq!(fs::read(first).unwrap(), [7; 512]);
     assert!(images.0.turns.lock().unwrap().values().all(|turn| turn.strong_count() == 0));
+}
+
+#[test]
+fn a_second_disk_ends_the_import_at_once() {
+    // What comes after it is damaged.
+    let mut layer = tar_of(&[("disk/a", &[1; 512]), ("disk/b", &[2; 512])]);
+    layer.truncate(3 * 512);
+    let mut built = Built::new();
+    built.image("v1", &[(TAR, layer)]);
+    let error = built.disk(None, None).unwrap_err().to_string();
+    assert!(error.contains("exactly one file below /disk"), "{error}");
+}
+
+#[test]
+fn headers_of_any_length_are_not_read() {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_size(2 << 20);
+    header.set_cksum();
+    let mut layer = header.as_bytes().to_vec();
+    layer.extend(vec![b'a'; 2 << 20]);
+    layer.extend(tar_of(&[("disk/a", &[1; 512])]));
+    let mut built = Built::new();
+    built.image("v1", &[(TAR, layer)]);
+    let error = built.disk(None, None).unwrap_err().to_string();
+    assert_eq!(error, "layer 1 of the image has a file whose headers have more than 1 MiB");
 }

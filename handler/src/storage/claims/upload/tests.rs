@@ -14,7 +14,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::below(dir.path().to_owned());
+        let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
         claims.provide("a", "data", SIZE).unwrap();
         Self { _dir: dir, claims }
     }
@@ -131,5 +131,5 @@ fn what_a_crash_left_is_swept() {
     assert_eq!(world.files().len(), 2);
     world.claims.sweep_uploads().unwrap();
     assert_eq!(world.files(), ["disk.img"]);
-    Claims::below("/nonexistent".into()).sweep_uploads().unwrap();
+    Claims::below("/nonexistent".into(), ImageReader::InProcess).sweep_uploads().unwrap();
 }

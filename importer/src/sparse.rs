@@ -3,18 +3,30 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use crate::jobs::JobContext;
-
 /// The unit in which zeros become holes; a file system block or a multiple of one.
 const BLOCK: usize = 64 * 1024;
 
+/// How many bytes may still be written to the node's disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget(pub(crate) u64);
+
+impl Budget {
+    /// Takes some of them, or fails with [`io::ErrorKind::StorageFull`].
+    pub(crate) fn spend(&mut self, bytes: u64) -> io::Result<()> {
+        self.0 = self.0.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(())
+    }
+}
+
 /// Copies `from` to the start of `to` and sets its length, leaving holes for zeros. Refuses more than `limit` bytes
-/// with [`io::ErrorKind::FileTooLarge`]. Returns how many bytes `from` had.
-pub(super) fn copy(from: &mut impl Read, to: &mut File, limit: u64, job: &JobContext) -> io::Result<u64> {
+/// with [`io::ErrorKind::FileTooLarge`], and more other bytes than zeros than the budget has. Returns how many bytes `from`
+/// had.
+pub(crate) fn copy(from: &mut impl Read, to: &mut File, limit: u64, budget: &mut Budget) -> io::Result<u64> {
+    to.set_len(0)?;
+    to.rewind()?;
     let mut block = vec![0; BLOCK];
     let mut total = 0;
     loop {
-        job.checkpoint()?;
         let filled = fill(from, &mut block)?;
         let Some(data) = block.get(..filled).filter(|data| !data.is_empty()) else { break };
         total += data.len() as u64;
@@ -24,6 +36,7 @@ pub(super) fn copy(from: &mut impl Read, to: &mut File, limit: u64, job: &JobCon
         if data.iter().all(|byte| *byte == 0) {
             to.seek(SeekFrom::Current(i64::try_from(data.len()).map_err(io::Error::other)?))?;
         } else {
+            budget.spend(data.len() as u64)?;
             to.write_all(data)?;
         }
     }
@@ -57,7 +70,7 @@ mod tests {
         data.push(9);
         let mut file = tempfile::tempfile().unwrap();
         assert_eq!(
-            copy(&mut data.as_slice(), &mut file, u64::MAX, &JobContext::default()).unwrap(),
+            copy(&mut data.as_slice(), &mut file, u64::MAX, &mut Budget(1 << 20)).unwrap(),
             data.len() as u64
         );
         file.rewind().unwrap();
@@ -70,10 +83,19 @@ mod tests {
     #[test]
     fn a_trailing_hole_counts_and_a_limit_holds() {
         let mut file = tempfile::tempfile().unwrap();
-        let job = JobContext::default();
-        copy(&mut [0u8; 200_000].as_slice(), &mut file, 200_000, &job).unwrap();
+        let mut budget = Budget(0);
+        copy(&mut [0u8; 200_000].as_slice(), &mut file, 200_000, &mut budget).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 200_000);
-        let error = copy(&mut [0u8; 200_001].as_slice(), &mut file, 200_000, &job).unwrap_err();
+        let error = copy(&mut [0u8; 200_001].as_slice(), &mut file, 200_000, &mut budget).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn a_budget_holds_for_what_is_not_zero() {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut budget = Budget(100_000);
+        copy(&mut [7u8; 60_000].as_slice(), &mut file, u64::MAX, &mut budget).unwrap();
+        let error = copy(&mut [7u8; 60_000].as_slice(), &mut file, u64::MAX, &mut budget).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }

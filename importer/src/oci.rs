@@ -1,15 +1,16 @@
 //! Files taken out of OCI images (image-spec 1.1: layout, index, manifest, layers with whiteouts).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest, MediaType};
 
-use super::blobs::{BlobError, Blobs, Part, is_about_content, plain, without_content};
-use super::sparse;
-use crate::jobs::JobContext;
+use crate::WantedFile;
+use crate::blobs::{BlobError, Blobs, Part, is_about_content, plain, without_content};
+use crate::sparse::{self, Budget};
+use crate::tar_headers::{HeaderLimit, stored_size};
 
 /// Names an image in a layout's index.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -19,7 +20,7 @@ const WHITEOUT: &str = ".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 
 /// An image chosen from a layout.
-pub(super) struct Image {
+pub(crate) struct Image {
     blobs: Blobs,
     digest: String,
     manifest: ImageManifest,
@@ -27,7 +28,7 @@ pub(super) struct Image {
 
 /// Why a file could not be taken out of an image. Like [`BlobError`], it quotes nothing that is in the image.
 #[derive(Debug, thiserror::Error)]
-pub enum OciError {
+pub(crate) enum OciError {
     /// The layout or one of its files.
     #[error(transparent)]
     Blob(#[from] BlobError),
@@ -54,6 +55,12 @@ pub enum OciError {
     /// A layer that does not match its media type.
     #[error("{0} of the image is damaged, or not a tar archive")]
     DamagedLayer(Part),
+    /// A layer with a name or extensions of a file that no image needs.
+    #[error("{0} of the image has a file whose headers have more than 1 MiB")]
+    HeaderTooLarge(Part),
+    /// A second file, where there may be one.
+    #[error("the image has several files where one is wanted")]
+    SecondFile,
     /// A layer could not be unpacked, or there is no space for its content.
     #[error("cannot unpack {part} of the image")]
     Layer {
@@ -64,17 +71,18 @@ pub enum OciError {
     },
 }
 
-/// The content at a path after all layers.
-pub(super) enum Found {
-    /// A regular file, its content in the file given.
-    Regular(File),
+/// What is at a path after all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A regular file.
+    Regular,
     /// Anything else, in words.
     Other(&'static str),
 }
 
 impl Image {
     /// Chooses an image; without a tag the layout must hold just one.
-    pub(super) fn open(blobs: Blobs, tag: Option<&str>) -> Result<Self, OciError> {
+    pub(crate) fn open(blobs: Blobs, tag: Option<&str>) -> Result<Self, OciError> {
         let index = index(Part::Index, &blobs.index()?)?;
         let descriptor = choose(index.manifests(), tag)?.clone();
         let descriptor = match descriptor.media_type() {
@@ -93,34 +101,38 @@ impl Image {
     }
 
     /// The manifest's digest: changes whenever anything in the image does.
-    pub(super) fn digest(&self) -> &str {
+    pub(crate) fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Everything at paths that `wanted` picks, after all layers; regular files are unpacked into unnamed files in
-    /// `scratch`. Every layer's digest is verified before this returns.
-    pub(super) fn files(
+    /// The wanted file after all layers, which is unpacked to `output`. The digest of every layer is verified before this
+    /// returns. Layers are read from the last one to the first, so that a file is unpacked only if no later layer hides it.
+    pub(crate) fn unpack(
         &self,
-        wanted: impl Fn(&Path) -> bool,
-        scratch: &Path,
-        job: &JobContext,
-    ) -> Result<BTreeMap<PathBuf, Found>, OciError> {
-        let mut found = BTreeMap::new();
-        for (layer, number) in self.manifest.layers().iter().zip(1..) {
+        wanted: &WantedFile,
+        output: &mut File,
+        budget: &mut Budget,
+    ) -> Result<Option<Found>, OciError> {
+        let mut search = Search { wanted, output, budget, found: None, hidden: BTreeSet::new() };
+        let layers: Vec<_> = self.manifest.layers().iter().zip(1..).collect();
+        for (layer, number) in layers.into_iter().rev() {
             let part = Part::Layer(number);
             let mut blob = self.blobs.stream(part, layer.digest().as_ref())?;
             let compression = Compression::of(layer.media_type()).ok_or(OciError::LayerType(part))?;
-            // A few bytes may unpack to any length, so the output is checked for cancellation, too.
-            let applied = compression
-                .decode(&mut blob)
-                .and_then(|tar| apply(job.checked(tar), &wanted, (scratch, job), &mut found));
-            applied.map_err(|error| match is_about_content(&error) {
+            let damaged = |error: &io::Error| match is_about_content(error) {
                 true => OciError::DamagedLayer(part),
-                false => OciError::Layer { part, source: without_content(&error) },
+                false => OciError::Layer { part, source: without_content(error) },
+            };
+            let tar = compression.decode(&mut blob).map_err(|error| damaged(&error))?;
+            let (tar, limit) = HeaderLimit::new(tar);
+            search.apply(tar, &limit, number).map_err(|error| match error {
+                ApplyError::SecondFile => OciError::SecondFile,
+                ApplyError::Io(_) if limit.is_exceeded() => OciError::HeaderTooLarge(part),
+                ApplyError::Io(error) => damaged(&error),
             })?;
             blob.finish()?;
         }
-        Ok(found)
+        Ok(search.found.map(|(_, _, found)| found))
     }
 }
 
@@ -184,40 +196,85 @@ impl Compression {
     }
 }
 
-fn apply(
-    layer: impl Read,
-    wanted: &impl Fn(&Path) -> bool,
-    (scratch, job): (&Path, &JobContext),
-    found: &mut BTreeMap<PathBuf, Found>,
-) -> io::Result<()> {
-    // A layer's whiteouts hide what lower layers brought, wherever in the layer they stand.
-    let mut added = BTreeMap::new();
-    for entry in tar::Archive::new(layer).entries()? {
-        let mut entry = entry?;
-        let path = plain(&entry.path()?);
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        let parent = path.parent().unwrap_or(Path::new("")).to_owned();
-        if name == OPAQUE {
-            found.retain(|known, _| !known.starts_with(&parent));
-        } else if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            let hidden = parent.join(hidden);
-            found.retain(|known, _| !known.starts_with(&hidden));
-        } else if wanted(&path) {
-            let kind = entry.header().entry_type();
-            let what = match kind {
-                tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
-                    let mut file = tempfile::tempfile_in(scratch)?;
-                    sparse::copy(&mut entry, &mut file, FILE_LIMIT, job)?;
-                    Found::Regular(file)
-                }
-                tar::EntryType::Directory => continue,
-                tar::EntryType::Symlink => Found::Other("a symbolic link"),
-                tar::EntryType::Link => Found::Other("a hard link"),
-                _ => Found::Other("a special file"),
-            };
-            added.insert(path, what);
-        }
+/// The search for one file in layers, from the last one to the first.
+struct Search<'a> {
+    wanted: &'a WantedFile,
+    output: &'a mut File,
+    budget: &'a mut Budget,
+    /// With its path and the number of its layer.
+    found: Option<(PathBuf, usize, Found)>,
+    /// What lower layers have at and below these paths is not in the image.
+    hidden: BTreeSet<PathBuf>,
+}
+
+enum ApplyError {
+    SecondFile,
+    Io(io::Error),
+}
+
+impl From<io::Error> for ApplyError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
     }
-    found.append(&mut added);
-    Ok(())
+}
+
+impl Search<'_> {
+    fn apply(
+        &mut self,
+        layer: impl Read,
+        limit: &crate::tar_headers::Budget,
+        number: usize,
+    ) -> Result<(), ApplyError> {
+        // A layer's whiteouts hide what lower layers brought, wherever in the layer they stand.
+        let mut hidden = BTreeSet::new();
+        for entry in tar::Archive::new(layer).entries()? {
+            let mut entry = entry?;
+            limit.next_file(stored_size(&entry)?);
+            let path = plain(&entry.path()?);
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let parent = path.parent().unwrap_or(Path::new(""));
+            if name == OPAQUE {
+                if self.wanted.may_be_below(parent) {
+                    hidden.insert(parent.to_owned());
+                }
+            } else if let Some(name) = name.strip_prefix(WHITEOUT) {
+                let path = parent.join(name);
+                if self.wanted.may_be_below(&path) {
+                    hidden.insert(path);
+                }
+            } else if self.wanted.is_at(&path) && !entry.header().entry_type().is_dir() {
+                self.take(path, &mut entry, number)?;
+            }
+        }
+        self.hidden.append(&mut hidden);
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        path: PathBuf,
+        entry: &mut tar::Entry<'_, impl Read>,
+        number: usize,
+    ) -> Result<(), ApplyError> {
+        if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
+            return Ok(());
+        }
+        match &self.found {
+            Some((found, _, _)) if *found != path => return Err(ApplyError::SecondFile),
+            // A later layer replaces it. In one layer, the last one counts.
+            Some((_, layer, _)) if *layer != number => return Ok(()),
+            _ => {}
+        }
+        let found = match entry.header().entry_type() {
+            tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+                sparse::copy(entry, self.output, FILE_LIMIT, self.budget)?;
+                Found::Regular
+            }
+            tar::EntryType::Symlink => Found::Other("a symbolic link"),
+            tar::EntryType::Link => Found::Other("a hard link"),
+            _ => Found::Other("a special file"),
+        };
+        self.found = Some((path, number, found));
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 /// A container disk's format.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     Raw,
     Qcow2 {
         /// What the guest sees, in bytes.
@@ -19,7 +19,7 @@ pub(super) enum Format {
 
 /// Why an image is rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum FormatError {
+pub(crate) enum FormatError {
     /// Cannot be read.
     #[error("cannot read the disk image")]
     Read(#[source] io::Error),
@@ -61,7 +61,7 @@ const FOREIGN: &[(&[u8], &str)] = &[
 ];
 
 /// Looks at the start of an image.
-pub(super) fn probe(file: &File) -> Result<Format, FormatError> {
+pub(crate) fn probe(file: &File) -> Result<Format, FormatError> {
     let mut start = [0; 104];
     let mut filled = 0;
     while let Some(rest) = start.get_mut(filled..).filter(|rest| !rest.is_empty()) {

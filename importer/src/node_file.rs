@@ -35,33 +35,51 @@ impl From<Errno> for OpenError {
 }
 
 /// Opens a directory and follows symbolic links: for a path that the administrator set.
-pub(super) fn directory(path: &Path) -> Result<OwnedFd, OpenError> {
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn directory(path: &Path) -> Result<OwnedFd, OpenError> {
     Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Opens a regular file in the same way.
-pub(super) fn regular(path: &Path) -> Result<File, OpenError> {
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn regular(path: &Path) -> Result<File, OpenError> {
     reopen(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?, OFlags::RDONLY)
 }
 
 /// Opens a directory below another one, or that directory itself; no symbolic link is followed.
-pub(super) fn directory_beneath(parent: impl AsFd, path: &Path) -> Result<OwnedFd, OpenError> {
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn directory_beneath(parent: impl AsFd, path: &Path) -> Result<OwnedFd, OpenError> {
     Ok(beneath(parent, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
 }
 
 /// Opens a regular file below a directory; no symbolic link is followed.
-pub(super) fn regular_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn regular_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
     regular_beneath_for(parent, path, OFlags::RDONLY)
 }
 
 /// The same for this access.
-pub(super) fn regular_beneath_for(parent: impl AsFd, path: &Path, access: OFlags) -> Result<File, OpenError> {
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn regular_beneath_for(parent: impl AsFd, path: &Path, access: OFlags) -> Result<File, OpenError> {
     reopen(beneath(parent, path, OFlags::PATH, Mode::empty())?, access)
 }
 
 /// Makes a file below a directory, and the directories on its path; no symbolic link is followed. An existing file is an
 /// error.
-pub(super) fn create_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn create_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
     let mut directory = beneath(parent, Path::new(""), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
     for name in path.parent().into_iter().flat_map(Path::iter) {
         match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {

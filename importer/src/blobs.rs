@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::node_file::{self, OpenError};
-use crate::jobs::JobContext;
+use crate::node_file::{self, OpenError};
+use crate::tar_headers::HeaderLimit;
 
 /// The size limit of indexes, manifests and configurations.
 const DOCUMENT_LIMIT: u64 = 4 << 20;
@@ -25,7 +25,7 @@ const MEMBER_LIMIT: usize = 10_000;
 
 /// A part of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// `index.json`.
     Index,
     /// The index of one tag's images.
@@ -49,15 +49,14 @@ impl fmt::Display for Part {
 
 /// Where an image layout is.
 #[derive(Debug)]
-pub(super) enum Location {
+pub(crate) enum Location {
     Directory(OwnedFd),
     Archive(File),
 }
 
 /// The files of a layout.
-pub(super) struct Blobs {
+pub(crate) struct Blobs {
     files: Files,
-    job: JobContext,
 }
 
 enum Files {
@@ -71,7 +70,7 @@ enum Files {
 
 /// Why a file of a layout could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum BlobError {
+pub(crate) enum BlobError {
     /// A file of a layout directory.
     #[error("cannot open {part} of the image")]
     Open {
@@ -94,6 +93,9 @@ pub enum BlobError {
     /// The archive as a file.
     #[error("cannot read the archive")]
     ReadArchive(#[source] io::Error),
+    /// A name or extensions of a file that no archive needs.
+    #[error("the archive has a file whose headers have more than 1 MiB")]
+    HeaderTooLarge,
     /// The archive holds too much.
     #[error("the archive holds more than {MEMBER_LIMIT} files")]
     TooManyMembers,
@@ -106,7 +108,7 @@ pub enum BlobError {
 }
 
 /// An I/O error without a library's message, which may quote what was read.
-pub(super) fn without_content(error: &io::Error) -> io::Error {
+pub(crate) fn without_content(error: &io::Error) -> io::Error {
     os_code(error).map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error)
 }
 
@@ -117,23 +119,23 @@ fn os_code(error: &(dyn Error + 'static)) -> Option<i32> {
     }
 }
 
-/// Whether an error is about the content, and not about the file system, a limit or a cancelled job.
-pub(super) fn is_about_content(error: &io::Error) -> bool {
-    let limits = [io::ErrorKind::TimedOut, io::ErrorKind::FileTooLarge];
+/// Whether an error is about the content, and not about the file system or a limit.
+pub(crate) fn is_about_content(error: &io::Error) -> bool {
+    let limits = [io::ErrorKind::FileTooLarge, io::ErrorKind::StorageFull];
     os_code(error).is_none() && !limits.contains(&error.kind())
 }
 
 impl Blobs {
     /// A layout. Of an archive all headers are read.
-    pub(super) fn open(location: Location, job: &JobContext) -> Result<Self, BlobError> {
+    pub(crate) fn open(location: Location) -> Result<Self, BlobError> {
         let files = match location {
             Location::Directory(directory) => Files::Directory(directory),
             Location::Archive(archive) => {
-                let members = members(&archive, job)?;
+                let members = members(&archive)?;
                 Files::Archive { archive: Arc::new(archive), members }
             }
         };
-        Ok(Self { files, job: job.clone() })
+        Ok(Self { files })
     }
 
     fn section(&self, part: Part, name: &str) -> Result<Section, BlobError> {
@@ -148,11 +150,11 @@ impl Blobs {
                 (Arc::clone(archive), *offset, *length)
             }
         };
-        Ok(Section { file, offset, left: length, job: self.job.clone() })
+        Ok(Section { file, offset, left: length })
     }
 
     /// `index.json`, unverified.
-    pub(super) fn index(&self) -> Result<Vec<u8>, BlobError> {
+    pub(crate) fn index(&self) -> Result<Vec<u8>, BlobError> {
         self.document(Part::Index, "index.json")
     }
 
@@ -168,7 +170,7 @@ impl Blobs {
     }
 
     /// A small blob by digest, verified.
-    pub(super) fn verified(&self, part: Part, digest: &str) -> Result<Vec<u8>, BlobError> {
+    pub(crate) fn verified(&self, part: Part, digest: &str) -> Result<Vec<u8>, BlobError> {
         let (name, expected) = blob_name(part, digest)?;
         let bytes = self.document(part, &name)?;
         if hex_of(&Sha256::digest(&bytes)) != expected {
@@ -178,7 +180,7 @@ impl Blobs {
     }
 
     /// A blob to stream. What was read may be believed only after [`Verifying::finish`].
-    pub(super) fn stream(&self, part: Part, digest: &str) -> Result<Verifying, BlobError> {
+    pub(crate) fn stream(&self, part: Part, digest: &str) -> Result<Verifying, BlobError> {
         let (name, expected) = blob_name(part, digest)?;
         let section = self.section(part, &name)?;
         Ok(Verifying { section, hash: Sha256::new(), expected, part })
@@ -186,15 +188,23 @@ impl Blobs {
 }
 
 /// Where the regular files of an archive are.
-fn members(archive: &File, job: &JobContext) -> Result<HashMap<PathBuf, (u64, u64)>, BlobError> {
+fn members(archive: &File) -> Result<HashMap<PathBuf, (u64, u64)>, BlobError> {
     let fail = |error: io::Error| match is_about_content(&error) {
         true => BlobError::NotAnArchive,
         false => BlobError::ReadArchive(without_content(&error)),
     };
     let mut members = HashMap::new();
+    // Its position is shared with whoever read it before.
+    let mut archive = archive;
+    archive.rewind().map_err(fail)?;
+    let (archive, limit) = HeaderLimit::new(archive);
     for entry in tar::Archive::new(archive).entries_with_seek().map_err(fail)? {
-        job.checkpoint().map_err(fail)?;
-        let entry = entry.map_err(fail)?;
+        let entry = entry.map_err(|error| match limit.is_exceeded() {
+            true => BlobError::HeaderTooLarge,
+            false => fail(error),
+        })?;
+        // Its content is not read.
+        limit.next_file(0);
         if entry.header().entry_type().is_file() {
             let name = plain(&entry.path().map_err(fail)?);
             members.insert(name, (entry.raw_file_position(), entry.size()));
@@ -211,12 +221,10 @@ struct Section {
     file: Arc<File>,
     offset: u64,
     left: u64,
-    job: JobContext,
 }
 
 impl Read for Section {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.job.checkpoint()?;
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         let read = self.file.read_at(into.get_mut(..most).unwrap_or_default(), self.offset)?;
         self.offset += read as u64;
@@ -226,7 +234,7 @@ impl Read for Section {
 }
 
 /// A blob that is hashed while it is read.
-pub(super) struct Verifying {
+pub(crate) struct Verifying {
     section: Section,
     hash: Sha256,
     expected: String,
@@ -243,7 +251,7 @@ impl Read for Verifying {
 
 impl Verifying {
     /// Reads what is left and compares.
-    pub(super) fn finish(mut self) -> Result<(), BlobError> {
+    pub(crate) fn finish(mut self) -> Result<(), BlobError> {
         let part = self.part;
         io::copy(&mut self, &mut io::sink()).map_err(|source| BlobError::Read { part, source })?;
         if hex_of(&self.hash.finalize()) != self.expected {
@@ -262,12 +270,12 @@ fn blob_name(part: Part, digest: &str) -> Result<(String, String), BlobError> {
 }
 
 /// Lower-case hexadecimal.
-pub(super) fn hex_of(bytes: &[u8]) -> String {
+pub(crate) fn hex_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A tar member's name without leading `/`, `./` or `..`.
-pub(super) fn plain(name: &Path) -> PathBuf {
+pub(crate) fn plain(name: &Path) -> PathBuf {
     name.components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
 
@@ -302,7 +310,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("blobs/sha256")).unwrap();
         std::fs::write(dir.path().join("blobs/sha256").join(&hex), "wrong").unwrap();
         let location = Location::Directory(node_file::directory(dir.path()).unwrap());
-        let blobs = Blobs::open(location, &JobContext::default()).unwrap();
+        let blobs = Blobs::open(location).unwrap();
         let (part, digest) = (Part::Layer(1), format!("sha256:{hex}"));
         assert!(matches!(blobs.verified(part, &digest), Err(BlobError::Digest(_))));
         assert!(matches!(blobs.stream(part, &digest).unwrap().finish(), Err(BlobError::Digest(_))));

@@ -1,0 +1,328 @@
+//! `virt-importer`, a process for each image: it gets images from registries, and reads what is in them.
+
+use std::fs::{self, File};
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use rustix::fs::{MemfdFlags, memfd_create, statvfs};
+use rustix::io::{FdFlags, fcntl_setfd};
+use tracing::{debug, warn};
+use vireo_importer::{
+    Action, Answer, Endpoint, FailureKind, Files, ReadAction, ReadRequest, Request, Task, Work, read,
+};
+
+use super::images::ImageError;
+use super::node_file;
+use crate::jobs::{JobContext, child};
+
+/// The most bytes of an answer that are kept.
+const LONGEST_ANSWER: usize = 1 << 16;
+/// What an import leaves free: this part of the file system in percent, and not more than so many bytes.
+const KEPT_FREE: (u64, u64) = (5, 1 << 30);
+
+/// The virt-importer to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImporterSettings {
+    /// The program.
+    pub program: PathBuf,
+    /// The user and group that it becomes, which has no other processes.
+    pub user: u32,
+}
+
+/// Who reads what is in images.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageReader {
+    /// A process without privileges.
+    Process(ImporterSettings),
+    /// This one, in tests.
+    InProcess,
+}
+
+/// An image of a registry, and where it may be.
+#[derive(Debug, Clone)]
+pub(super) struct RegistryImage {
+    pub(super) importer: ImporterSettings,
+    pub(super) image: String,
+    pub(super) endpoints: Vec<Endpoint>,
+}
+
+impl RegistryImage {
+    /// The digest of its manifest. Blocks.
+    pub(super) fn resolve(&self, job: &JobContext) -> Result<String, ImageError> {
+        match self.run(Action::Resolve, &[], Some(self.importer.user), job, &mut |_, _| {})? {
+            Answer::Resolved(digest) => Ok(digest),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Downloads it into the image layout in a directory, which then belongs to the importer. Blocks. `progress` gets bytes
+    /// that are there, and bytes of all.
+    pub(super) fn pull(
+        &self,
+        (digest, directory, most_bytes): (&str, &Path, u64),
+        job: &JobContext,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<u64, ImageError> {
+        let open = || -> io::Result<(OwnedFd, Option<u32>)> {
+            let user = self.importer.user;
+            if fs::metadata(directory)?.uid() != user {
+                // Earlier releases downloaded as root.
+                fs::remove_dir_all(directory)?;
+                fs::create_dir(directory)?;
+            }
+            let opened = File::open(directory)?;
+            let user = give(&opened, user)?;
+            Ok((opened.into(), user))
+        };
+        let (opened, user) =
+            open().map_err(|source| ImageError::Store { path: directory.to_owned(), source })?;
+        // Its user may not go there by another path.
+        let layout = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let action = Action::Pull { digest: digest.to_owned(), layout, most_bytes };
+        match self.run(action, &[opened.as_fd()], user, job, progress)? {
+            Answer::Pulled { bytes } => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn run(
+        &self,
+        action: Action,
+        files: &[BorrowedFd<'_>],
+        user: Option<u32>,
+        job: &JobContext,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Answer, ImageError> {
+        let request = Request { image: self.image.clone(), endpoints: self.endpoints.clone(), action };
+        let task = Task { user, work: Work::Registry(request) };
+        run(&self.importer.program, &task, files, job, progress)
+    }
+}
+
+impl ImageReader {
+    /// The digest of the manifest of an image. Blocks.
+    pub(super) fn identify(
+        &self,
+        action: &ReadAction,
+        source: OwnedFd,
+        job: &JobContext,
+    ) -> Result<String, ImageError> {
+        match self.run(action, Files { source, output: None, scratch: None }, 0, job)? {
+            Answer::Resolved(digest) => Ok(digest),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Writes what is wanted of an image to an empty file. Files in between are in `directory`, on the same file system.
+    /// Returns whether the source is what is wanted, and nothing was written. Blocks.
+    pub(super) fn unpack(
+        &self,
+        action: &ReadAction,
+        source: OwnedFd,
+        (output, directory): (&File, &Path),
+        job: &JobContext,
+    ) -> Result<bool, ImageError> {
+        let store = |source: io::Error| ImageError::Store { path: directory.to_owned(), source };
+        let scratch = Some(tempfile::tempfile_in(directory).map_err(store)?);
+        let most_bytes = free_space(directory)?;
+        let files = Files { source, output: Some(output.try_clone().map_err(store)?), scratch };
+        let is_source = match self.run(action, files, most_bytes, job)? {
+            Answer::Unpacked => false,
+            Answer::AsIs => true,
+            other => return Err(unexpected(&other)),
+        };
+        take_back(output).map_err(store)?;
+        Ok(is_source)
+    }
+
+    fn run(
+        &self,
+        action: &ReadAction,
+        files: Files,
+        most_bytes: u64,
+        job: &JobContext,
+    ) -> Result<Answer, ImageError> {
+        let settings = match self {
+            Self::Process(settings) => settings,
+            Self::InProcess => return finished(read(action, files, most_bytes)),
+        };
+        let Files { source, output, scratch } = files;
+        // It opens them anew, too.
+        let mut user = Some(settings.user);
+        let uploaded = match action {
+            ReadAction::Upload { .. } => {
+                Some(File::from(source.try_clone().map_err(ImageError::NoImporter)?))
+            }
+            _ => None,
+        };
+        for file in [&output, &scratch, &uploaded].into_iter().flatten() {
+            user = user.and(give(file, settings.user).map_err(ImageError::NoImporter)?);
+        }
+        let number = |file: &Option<File>| file.as_ref().map(|file| file.as_raw_fd());
+        let request = ReadRequest {
+            action: action.clone(),
+            source: source.as_raw_fd(),
+            output: number(&output),
+            scratch: number(&scratch),
+            most_bytes,
+        };
+        let mut passed = vec![source.as_fd()];
+        passed.extend([&output, &scratch].into_iter().flatten().map(AsFd::as_fd));
+        let task = Task { user, work: Work::Read(request) };
+        run(&settings.program, &task, &passed, job, &mut |_, _| {})
+    }
+}
+
+/// Gives a file or directory to the importer's user, who is returned. `None` where this process may not.
+fn give(file: &File, user: u32) -> io::Result<Option<u32>> {
+    match fchown(file, Some(user), Some(user)) {
+        Ok(()) => Ok(Some(user)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a file that was given this process's again.
+pub(super) fn take_back(file: &File) -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let metadata = file.metadata()?;
+    match (metadata.uid(), metadata.gid()) == (user, group) {
+        true => Ok(()),
+        false => fchown(file, Some(user), Some(group)),
+    }
+}
+
+/// Runs a virt-importer that inherits these files.
+fn run(
+    program: &Path,
+    task: &Task,
+    files: &[BorrowedFd<'_>],
+    job: &JobContext,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Answer, ImageError> {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::from(input(task).map_err(ImageError::NoImporter)?));
+    let numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
+    // SAFETY: between fork and exec only async-signal-safe calls may run, and these are plain system calls. The files are open
+    // until the child is gone: they are borrowed.
+    #[expect(
+        unsafe_code,
+        reason = "only the child itself can let a program inherit a file that no other child gets"
+    )]
+    unsafe {
+        command.pre_exec(move || {
+            for number in &numbers {
+                fcntl_setfd(BorrowedFd::borrow_raw(*number), FdFlags::empty())?;
+            }
+            Ok(())
+        })
+    };
+    let mut lines = Lines::default();
+    let mut last = None;
+    let mut take = |bytes: &[u8]| {
+        for answer in lines.take(bytes) {
+            match answer {
+                Answer::Progress { done, total } => progress(done, total),
+                Answer::Unconfined(what) => warn_once(what),
+                other => last = Some(other),
+            }
+        }
+    };
+    let ended = child::run_with_output(&mut command, job, &mut take).map_err(ImageError::NoImporter)?;
+    match last {
+        Some(answer) => finished(answer),
+        None => {
+            debug!(status = %ended.status, stderr = ended.stderr, "virt-importer ended without an answer");
+            Err(ImageError::ImporterEnded(ended.status))
+        }
+    }
+}
+
+fn finished(answer: Answer) -> Result<Answer, ImageError> {
+    match answer {
+        Answer::Failed(failure) if failure.kind == FailureKind::Full => Err(ImageError::Full),
+        Answer::Failed(failure) => Err(failure.into()),
+        answer => Ok(answer),
+    }
+}
+
+/// Says once what an importer does not get here.
+fn warn_once(what: String) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // What an importer says is not trusted.
+    if said.len() < 8 && !said.contains(&what) {
+        warn!(
+            what = what.get(..64).unwrap_or(&what),
+            "images are read with less isolation: virt-importer cannot have it here"
+        );
+        said.push(what);
+    }
+}
+
+fn unexpected(answer: &Answer) -> ImageError {
+    ImageError::NoImporter(io::Error::other(format!("unexpected answer {answer:?}")))
+}
+
+/// A file in memory: the request has credentials, and may be longer than a pipe takes.
+fn input(task: &Task) -> io::Result<File> {
+    let mut file = File::from(memfd_create("request", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(task)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// How many bytes an import may write.
+pub(super) fn free_space(directory: &Path) -> Result<u64, ImageError> {
+    let file_system = statvfs(directory)
+        .map_err(|error| ImageError::Store { path: directory.to_owned(), source: error.into() })?;
+    let [total, available] = [file_system.f_blocks, file_system.f_bavail]
+        .map(|blocks| blocks.saturating_mul(file_system.f_frsize));
+    let free = available.saturating_sub((total / 100 * KEPT_FREE.0).min(KEPT_FREE.1));
+    if free == 0 { Err(ImageError::Full) } else { Ok(free) }
+}
+
+/// A directory or file as the source of a [`ReadAction`].
+pub(super) fn directory(path: &Path) -> Result<OwnedFd, ImageError> {
+    node_file::directory(path).map_err(|source| ImageError::Open { path: path.to_owned(), source })
+}
+
+/// Answers from bytes.
+#[derive(Debug, Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    fn take(&mut self, bytes: &[u8]) -> Vec<Answer> {
+        self.0.extend(bytes);
+        let mut answers = Vec::new();
+        while let Some(end) = self.0.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.0.drain(..=end).collect();
+            answers.extend(serde_json::from_slice::<Answer>(&line).ok());
+        }
+        // No answer is as long.
+        if self.0.len() > LONGEST_ANSWER {
+            self.0.clear();
+        }
+        answers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_lines() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.take(b"{\"Pulled\":{\"by"), []);
+        let answers = lines.take(b"tes\":5}}\nnot JSON\n{\"Resolved\":\"d\"}\n");
+        assert_eq!(answers, [Answer::Pulled { bytes: 5 }, Answer::Resolved("d".to_owned())]);
+        lines.take(&vec![b' '; LONGEST_ANSWER + 1]);
+        assert!(lines.0.is_empty());
+    }
+}
