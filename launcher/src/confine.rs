@@ -22,8 +22,15 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use crate::fault::chain;
 
 /// The variables of the environment that the launcher keeps: those that its options have, and those for its log.
-const KEPT_VARIABLES: [&str; 6] =
-    ["PATH", "RUST_BACKTRACE", "RUST_LOG", "VIREO_BIOS", "VIREO_EFI_CODE", "VIREO_EFI_VARIABLES"];
+const KEPT_VARIABLES: [&str; 7] = [
+    "PATH",
+    "RUST_BACKTRACE",
+    "RUST_LOG",
+    "VIREO_BIOS",
+    "VIREO_EFI_CODE",
+    "VIREO_EFI_VARIABLES",
+    "VIREO_SECCOMP",
+];
 /// Those of them that name a file which the launcher opens.
 const FILE_VARIABLES: [&str; 3] = ["VIREO_BIOS", "VIREO_EFI_CODE", "VIREO_EFI_VARIABLES"];
 

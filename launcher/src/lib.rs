@@ -28,6 +28,7 @@ pub mod node;
 pub mod plan;
 pub mod process;
 pub mod screenshot;
+pub mod seccomp;
 pub mod server;
 pub mod session;
 pub mod socket;

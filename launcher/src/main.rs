@@ -19,6 +19,7 @@ use vireo_launcher::fault::chain;
 use vireo_launcher::files::PassedFiles;
 use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
+use vireo_launcher::seccomp::Seccomp;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
 use vireo_launcher::{confine, console_log, image, logging, process, socket};
@@ -98,6 +99,9 @@ struct Args {
     /// The variable store of that code, unchanged; VMs get copies.
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_VARIABLES", requires = "efi_code")]
     efi_variables: Option<PathBuf>,
+    /// What becomes of a system call that a launcher on the native monitor does not need.
+    #[arg(long, value_name = "MODE", env = "VIREO_SECCOMP", value_enum, default_value_t)]
+    seccomp: Seccomp,
     /// Least important lines to log: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
@@ -189,7 +193,8 @@ fn run(socket: &Path, args: Args) -> Result<(), LauncherError> {
         std::fs::create_dir_all(socket.with_file_name(RUN_DIRECTORY)).map_err(LauncherError::Runtime)?;
         let files = PassedFiles::serve(&socket.with_file_name(FILES_SOCKET)).map_err(LauncherError::Files)?;
         let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };
-        let (session, handle) = Session::new(Box::new(LocalNode { qemu: args.qemu, firmware, files }));
+        let (session, handle) =
+            Session::new(Box::new(LocalNode { qemu: args.qemu, firmware, files, seccomp: args.seccomp }));
         handle_signals(&handle).map_err(LauncherError::Runtime)?;
         serve(session, handle, listener).await.map_err(LauncherError::Serve)
     })

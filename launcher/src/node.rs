@@ -12,6 +12,7 @@ use crate::hypervisor::native::Native;
 use crate::hypervisor::qemu::{Qemu, find_binary};
 use crate::hypervisor::{Hypervisor, KvmState, Probe};
 use crate::launch::Kind;
+use crate::seccomp::Seccomp;
 use crate::session::Node;
 
 /// The node this process runs on.
@@ -23,6 +24,8 @@ pub struct LocalNode {
     pub firmware: firmware::Paths,
     /// What the node agent opened.
     pub files: PassedFiles,
+    /// What becomes of system calls that a launcher with the monitor does not need.
+    pub seccomp: Seccomp,
 }
 
 impl Node for LocalNode {
@@ -40,7 +43,7 @@ impl Node for LocalNode {
 
     fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor> {
         match kind {
-            Kind::Native => Box::new(Native),
+            Kind::Native => Box::new(Native { seccomp: self.seccomp }),
             Kind::Qemu => Box::new(Qemu {
                 binary: find_binary(&self.qemu).unwrap_or_else(|_| self.qemu.clone()),
                 kvm: self.kvm() == KvmState::Usable,

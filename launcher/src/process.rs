@@ -4,7 +4,8 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 
 /// Makes this a quiet process with little to lose: no controlling terminal, no new privileges, no core with guest
-/// memory in it, files for its owner only. There is no seccomp filter yet.
+/// memory in it, files for its owner only. Its VM's start adds a filter of system
+/// calls: [`crate::seccomp`].
 ///
 /// # Errors
 /// Errors of the system calls.

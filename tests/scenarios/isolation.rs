@@ -1,7 +1,7 @@
 //! What a launcher and its QEMU may do on their node: nothing but run their VM.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostError, scenario};
@@ -66,6 +66,7 @@ fn confined(host: &Host, node: &Node<'_>, name: &str, hypervisor: &str) -> Resul
             assert_eq!(field(set), "0000000000000000", "{set} of {status:?}");
         }
         assert_eq!(field("NoNewPrivs"), "1");
+        assert_eq!(field("Seccomp"), if hypervisor == "qemu" && pid == launcher.trim() { "0" } else { "2" });
         assert_eq!(field("Groups"), "");
         for ids in ["Uid", "Gid"] {
             users.extend(field(ids).split_whitespace().map(|id| id.parse::<u32>().expect("an ID")));
@@ -92,6 +93,9 @@ fn confined(host: &Host, node: &Node<'_>, name: &str, hypervisor: &str) -> Resul
         let seen = host.shell(&format!("ls {root}/proc | grep -c '^[0-9]'")).run()?.ok();
         assert!(seen.trim().parse::<usize>().is_ok_and(|count| count <= 2), "{seen}");
     }
+    if hypervisor == "native" {
+        threads_have_filters(host, launcher.trim())?;
+    }
     let owner = host
         .shell(&format!("stat -c '%u %g %a' {directory}/sockets; stat -c '%u %a' {directory}"))
         .run()?
@@ -101,6 +105,41 @@ fn confined(host: &Host, node: &Node<'_>, name: &str, hypervisor: &str) -> Resul
     assert!(user >= 1_900_000_000, "{user}");
     assert_eq!(owner, format!("{user} {user} 700\n0 700\n"), "others reach neither");
     Ok(Vm { uid, user })
+}
+
+/// The least number of system call filters of each kind of thread of a launcher with the monitor.
+fn filters(host: &Host, pid: &str) -> Result<BTreeMap<String, u32>, HostError> {
+    let text = host.shell(&format!("cat /proc/{pid}/task/*/status")).run()?.ok();
+    let (mut kinds, mut kind) = (BTreeMap::new(), String::new());
+    for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+        match (name, value.trim()) {
+            ("Name", name) => kind = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned(),
+            ("Seccomp", mode) => assert_eq!(mode, "2", "{kind} of {text}"),
+            ("Seccomp_filters", count) => {
+                let count: u32 = count.parse().expect("a number of filters");
+                let least = kinds.entry(kind.clone()).or_insert(count);
+                *least = count.min(*least);
+            }
+            _ => {}
+        }
+    }
+    Ok(kinds)
+}
+
+/// Waits until every kind of thread has its filters: two of the process, three more of a vCPU, which opens nothing, and
+/// three more of a device, whose threads a vCPU starts.
+fn threads_have_filters(host: &Host, pid: &str) -> Result<(), HostError> {
+    let deadline = Instant::now() + BOOT;
+    loop {
+        let kinds = filters(host, pid)?;
+        assert_eq!(kinds.get("vm"), Some(&2), "{kinds:?}");
+        let mut devices = kinds.iter().filter(|(name, _)| name.starts_with("virtio-")).peekable();
+        let has_devices = devices.peek().is_some();
+        if kinds.get("vcpu") == Some(&5) && has_devices && devices.all(|(_, filters)| *filters == 8) {
+            return Ok(());
+        }
+        assert!(Instant::now() < deadline, "{kinds:?}");
+    }
 }
 
 fn launchers_have_no_privileges(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {

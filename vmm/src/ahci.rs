@@ -29,7 +29,7 @@ use self::port::Port;
 use self::worker::Worker;
 use crate::block::ImageError;
 use crate::bus::BusDevice;
-use crate::config::Disk;
+use crate::config::{Disk, ThreadHook};
 use crate::irq::MsiRouter;
 use crate::memory::GuestMemory;
 use crate::pci::{Address, BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msi, RootError, Slot};
@@ -83,6 +83,7 @@ impl Controller {
         drives: &[(&Disk, DiskDevice)],
         memory: &GuestMemory,
         router: &dyn MsiRouter,
+        threads: &ThreadHook,
     ) -> Result<Arc<Self>, AhciError> {
         let mut space = ConfigSpace::new(IDENTITY);
         space.set_interrupt_pin();
@@ -102,7 +103,7 @@ impl Controller {
             let drive = opened.next();
             let port = Arc::new(Port::new(index, hba.clone(), drive.as_deref().map(Drive::ready)));
             if let Some(drive) = drive {
-                workers.push(Worker::spawn(port.clone(), drive, memory.clone())?);
+                workers.push(Worker::spawn(port.clone(), drive, memory.clone(), threads.clone())?);
             }
             ports.push(port);
         }

@@ -20,7 +20,7 @@ use crate::arch::x86_64::smbios;
 use crate::arch::x86_64::topology::Topology;
 use crate::boot::{self, Entry};
 use crate::bus::{Bus, BusDevice, BusRange};
-use crate::config::{Attachment, Boot, VmConfig};
+use crate::config::{Attachment, Boot, ThreadHook, VmConfig};
 use crate::exit::Outcome;
 use crate::firmware::{BootOrder, NothingToStart, ScannedOutput, cmos};
 use crate::irq::IrqLine;
@@ -41,6 +41,8 @@ pub(crate) struct Assembly {
     pub(crate) uart: Arc<Uart>,
     pub(crate) power: Arc<PowerManagement>,
     pub(crate) pci: Arc<Root>,
+    /// For the threads of the vCPUs.
+    pub(crate) threads: ThreadHook,
     buses: Buses,
     /// Firmware where the VM has any.
     rom: Option<Rom>,
@@ -101,8 +103,9 @@ pub(crate) fn build(
         Root::new((&buses.mmio, &buses.pio), &ram_ranges(config.memory), pins).map_err(pci("PCI bus"))?;
     let pci = Arc::new(pci);
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
-    let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
-    let host = virtio_host(&assembly.vm, &memory)?;
+    let threads = config.threads.clone();
+    let mut assembly = Assembly { outcome, uart, power, pci, threads, buses, rom: None, vm };
+    let host = virtio_host(&assembly, &memory)?;
     let boot_order = pci_devices(config, &assembly, &host, Box::new(output))?;
     let graphics = config.graphics.as_ref();
     let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
@@ -145,11 +148,13 @@ fn write_bios_area(config: &VmConfig, memory: &GuestMemory) -> Result<(), BuildE
 }
 
 /// What virtio devices need of the VM around them.
-fn virtio_host(vm: &KvmVm, memory: &GuestMemory) -> Result<virtio::DeviceContext, BuildError> {
+fn virtio_host(assembly: &Assembly, memory: &GuestMemory) -> Result<virtio::DeviceContext, BuildError> {
+    let vm = &assembly.vm;
     Ok(virtio::DeviceContext {
         memory: memory.clone(),
         router: Arc::new(KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?),
         doorbells: Arc::new(KvmDoorbells(vm.fd.clone())),
+        threads: assembly.threads.clone(),
     })
 }
 

@@ -15,6 +15,7 @@ mod net;
 mod notice;
 mod port;
 mod stall;
+mod threads;
 mod vm;
 
 pub use boot::{Boot, Firmware, KernelBoot};
@@ -29,4 +30,5 @@ pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
 pub(crate) use stall::{Answer, Holding, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
+pub use threads::{ThreadHook, ThreadKind};
 pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};

@@ -42,4 +42,6 @@ pub struct DeviceContext {
     pub router: std::sync::Arc<dyn crate::irq::MsiRouter>,
     /// Where its queue notifications are bound to eventfds.
     pub doorbells: std::sync::Arc<dyn crate::irq::Doorbells>,
+    /// For the threads of its queues.
+    pub threads: crate::config::ThreadHook,
 }

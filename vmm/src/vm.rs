@@ -55,7 +55,7 @@ impl Vm<Paused> {
 
     fn start_as(self, paused: bool) -> Result<Vm<Running>, StartError> {
         let Paused { vcpus, assembly } = self.state;
-        let vcpus = VcpuPool::start(vcpus, assembly.outcome.clone(), paused)?;
+        let vcpus = VcpuPool::start(vcpus, assembly.outcome.clone(), &assembly.threads, paused)?;
         Ok(Vm { state: Running { vcpus, assembly }, not_sync: PhantomData })
     }
 }

@@ -10,7 +10,9 @@ mod serial_input;
 mod stall;
 mod stats;
 
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
@@ -27,22 +29,35 @@ use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::HostResources;
 use crate::launch::Launch;
 use crate::plan;
+use crate::seccomp::Seccomp;
 use desired::DesiredState;
 
 /// The monitor.
 #[derive(Debug)]
-pub struct Native;
+pub struct Native {
+    /// The filter of system calls, which holds from the start on.
+    pub seccomp: Seccomp,
+}
 
 /// The VM that runs at the moment; `None` between two.
 type CurrentVm = watch::Sender<Option<Controls>>;
 
 impl Hypervisor for Native {
     fn start(&self, launch: Arc<Launch>, host: HostResources, port: Port) -> Starting {
-        Box::pin(start_vm(launch, host, port))
+        Box::pin(start_vm(self.seccomp, launch, host, port))
     }
 }
 
-async fn start_vm(launch: Arc<Launch>, host: HostResources, port: Port) -> Result<Guest, Fault> {
+async fn start_vm(
+    seccomp: Seccomp,
+    launch: Arc<Launch>,
+    mut host: HostResources,
+    port: Port,
+) -> Result<Guest, Fault> {
+    if host.kvm.is_none() {
+        // The monitor cannot open it later, when the guest was reset.
+        host.kvm = Some(open_kvm()?);
+    }
     let (owner, end) = guest();
     let config = plan::vm_config(&launch, host)?.with_notices(notice_sender(end.events.clone()));
     let display = display::open(&launch)?;
@@ -64,6 +79,8 @@ async fn start_vm(launch: Arc<Launch>, host: HostResources, port: Port) -> Resul
         current: controls.clone(),
         stalls,
     };
+    let threads = seccomp.restrict().map_err(|error| fault(Code::HostResource, chain(&error)))?;
+    let config = config.with_thread_hook(threads);
     let vm_thread =
         VmThread { config, launch, output: port.output, events, current, desired, _display: display };
     thread::Builder::new()
@@ -86,6 +103,11 @@ fn notice_sender(events: mpsc::UnboundedSender<Event>) -> Notices {
         }
         other => info!(?other, "notice of the monitor"),
     })
+}
+
+fn open_kvm() -> Result<OwnedFd, Fault> {
+    let device = File::options().read(true).write(true).open("/dev/kvm");
+    device.map(OwnedFd::from).map_err(|error| fault(Code::NoKvm, format!("cannot open /dev/kvm: {error}")))
 }
 
 fn thread_error(error: io::Error) -> Fault {

@@ -5,7 +5,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
 use crate::bus::Bus;
-use crate::config::{DiskImage, DiskSerial};
+use crate::config::{DiskImage, DiskSerial, ThreadHook};
 use crate::memory::RamRange;
 use crate::pci::Root;
 use crate::pci::tests::{FakePins, FakeRouter};
@@ -42,7 +42,8 @@ fn driver() -> Driver {
     let root =
         Root::new((&mmio, &pio), &[RamRange { start: 0, len: MEMORY }], Arc::new(pins.clone())).unwrap();
     let drives = [(&disk(), DiskDevice::Disk), (&disk(), DiskDevice::CdRom)];
-    let controller = Controller::new(&drives, &memory, &FakeRouter::default()).unwrap();
+    let controller =
+        Controller::new(&drives, &memory, &FakeRouter::default(), &ThreadHook::default()).unwrap();
     root.add_at(ADDRESS, controller).unwrap();
     mmio.write(CONFIG + 4, &[6, 0]);
     let mut bar = [0; 4];

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use super::drive::Drive;
 use super::port::{End, Job, PATIENCE, Port};
 use super::slot::{self, Command};
-use crate::config::{DiskStall, Holding};
+use crate::config::{DiskStall, Holding, ThreadHook, ThreadKind};
 use crate::memory::GuestMemory;
 
 /// A command is carried out without deep recursion; image formats recurse a little.
@@ -23,7 +23,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn spawn(port: Arc<Port>, drive: Box<dyn Drive>, memory: GuestMemory) -> io::Result<Self> {
+    pub(super) fn spawn(
+        port: Arc<Port>,
+        drive: Box<dyn Drive>,
+        memory: GuestMemory,
+        threads: ThreadHook,
+    ) -> io::Result<Self> {
         let theirs = port.clone();
         let stall = drive.stall().clone();
         let held = port.clone();
@@ -32,6 +37,7 @@ impl Worker {
         let mut server = Server { drive, memory, in_reset: false };
         let thread = thread::Builder::new().name("ahci".to_owned()).stack_size(STACK).spawn(move || {
             let _running = running;
+            threads.started(ThreadKind::Device);
             while let Some(job) = theirs.next(&server.memory) {
                 let end = server.serve(job);
                 theirs.complete(&server.memory, job, end);

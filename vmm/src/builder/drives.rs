@@ -20,7 +20,7 @@ pub(super) fn add_sata(
     if drives.is_empty() {
         return Ok(());
     }
-    let controller = ahci::Controller::new(&drives, &host.memory, host.router.as_ref())?;
+    let controller = ahci::Controller::new(&drives, &host.memory, host.router.as_ref(), &host.threads)?;
     assembly.pci.add_at(ahci::ADDRESS, controller).map_err(pci("SATA controller"))
 }
 

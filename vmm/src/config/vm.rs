@@ -2,7 +2,9 @@ use std::os::fd::OwnedFd;
 
 use vireo_vmconfig::{CpuTopology, Smbios};
 
-use super::{Attachment, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
+use super::{
+    Attachment, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
+};
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
 /// Drives on the SATA controller, which shares the slot of the LPC bridge.
@@ -26,6 +28,7 @@ pub struct VmConfig {
     pub(crate) inputs: Vec<Input>,
     pub(crate) smbios: Option<Smbios>,
     pub(crate) notices: Notices,
+    pub(crate) threads: ThreadHook,
     /// Set by the guest, for the VM that is built after its reset.
     pub(crate) clock: ClockOffset,
 }
@@ -65,6 +68,7 @@ impl VmConfig {
             inputs: Vec::new(),
             smbios: None,
             notices: Notices::default(),
+            threads: ThreadHook::default(),
             clock: ClockOffset::default(),
         }
     }
@@ -140,6 +144,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_notices(mut self, notices: Notices) -> Self {
         self.notices = notices;
+        self
+    }
+
+    /// Has each thread of a vCPU or a device call `hook` before it works for the guest.
+    #[must_use]
+    pub fn with_thread_hook(mut self, hook: ThreadHook) -> Self {
+        self.threads = hook;
         self
     }
 

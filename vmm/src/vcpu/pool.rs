@@ -7,6 +7,7 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use super::Vcpu;
 use super::gate::Gate;
+use crate::config::{ThreadHook, ThreadKind};
 use crate::exit::{Exit, Outcome};
 
 /// A vCPU's thread needs little: its deepest call is a device's register write.
@@ -73,7 +74,12 @@ impl VcpuControl {
 
 impl VcpuPool {
     /// Starts them all. Those of a paused VM wait before their first instruction.
-    pub(crate) fn start(vcpus: Vec<Vcpu>, outcome: Arc<Outcome>, paused: bool) -> Result<Self, StartError> {
+    pub(crate) fn start(
+        vcpus: Vec<Vcpu>,
+        outcome: Arc<Outcome>,
+        threads: &ThreadHook,
+        paused: bool,
+    ) -> Result<Self, StartError> {
         static HANDLER: Once = Once::new();
         let mut handler = Ok(());
         HANDLER.call_once(|| handler = register_signal_handler(SIGRTMIN(), interrupted));
@@ -87,10 +93,12 @@ impl VcpuPool {
         for (cpu, mut vcpu) in vcpus.into_iter().enumerate() {
             let exit_flag = ExitFlag::of(&mut vcpu);
             let gate = gate.clone();
+            let threads = threads.clone();
             let handle = std::thread::Builder::new()
                 .name(format!("vcpu{cpu}"))
                 .stack_size(STACK)
                 .spawn(move || {
+                    threads.started(ThreadKind::Vcpu);
                     vcpu.run(&gate);
                     vcpu
                 })

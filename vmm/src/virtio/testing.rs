@@ -100,6 +100,7 @@ impl Guest {
             memory: memory.clone(),
             router: Arc::new(router.clone()),
             doorbells: doorbells.clone(),
+            threads: crate::config::ThreadHook::default(),
         };
         let device = PciDevice::new(device, host).unwrap();
         root.add(device.clone()).unwrap();

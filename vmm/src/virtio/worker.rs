@@ -12,7 +12,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::signals::Signals;
 use super::{Lane, Queues, RingError};
-use crate::config::{Holding, Stalls};
+use crate::config::{Holding, Stalls, ThreadHook, ThreadKind};
 
 /// Serving keeps no more than a request on the stack; image formats recurse a little.
 const STACK: usize = 256 << 10;
@@ -114,9 +114,9 @@ impl Worker {
     /// Starts serving. On failure the lane comes back.
     pub(super) fn spawn(
         name: &str,
-        lane: Box<dyn Lane>,
-        queues: Queues,
+        (lane, queues): (Box<dyn Lane>, Queues),
         signals: Arc<Signals>,
+        threads: ThreadHook,
     ) -> Result<Self, (Box<dyn Lane>, io::Error)> {
         let wake = match EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
             Ok(wake) => wake,
@@ -132,6 +132,7 @@ impl Worker {
         stalls.arm(&Holding(Arc::new(move |is_held| held.set_held(is_held))));
         let thread =
             thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
+                threads.started(ThreadKind::Device);
                 let mut lane = take.recv().unwrap_or_else(|_| Box::new(Nothing));
                 let _end = End { control: &theirs, signals: &signals };
                 let result = Loop::new(queues, &theirs, lane.waits_for_kicks())

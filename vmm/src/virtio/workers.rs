@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::signals::Signals;
 use super::worker::Worker;
 use super::{Lane, Queues};
+use crate::config::ThreadHook;
 
 /// How long workers are waited for that are to be quiet.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,14 +21,19 @@ pub(super) struct Workers {
 impl Workers {
     /// Starts every activated lane that has queues. A device with a lane that does not start asks for a reset; the others
     /// go on until then, as after an unusable ring.
-    pub(super) fn spawn(name: &str, lanes: Vec<(Box<dyn Lane>, Queues)>, signals: &Arc<Signals>) -> Self {
+    pub(super) fn spawn(
+        name: &str,
+        lanes: Vec<(Box<dyn Lane>, Queues)>,
+        signals: &Arc<Signals>,
+        threads: &ThreadHook,
+    ) -> Self {
         let (mut running, mut idle) = (Vec::new(), Vec::new());
         for (lane, queues) in lanes {
             if queues.is_empty() {
                 idle.push(lane);
                 continue;
             }
-            match Worker::spawn(name, lane, queues, signals.clone()) {
+            match Worker::spawn(name, (lane, queues), signals.clone(), threads.clone()) {
                 Ok(worker) => running.push(worker),
                 Err((lane, error)) => {
                     tracing::error!(device = name, %error, "a lane could not start");

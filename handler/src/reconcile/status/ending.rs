@@ -135,6 +135,14 @@ impl Lost {
                 );
                 End::failed("LaunchTimedOut", message)
             }
+            Self { ending: Some(Ending::Signal(libc::SIGSYS)), .. } => {
+                let message = format!(
+                    "the launcher was ended by signal {} for a system call that its filter does not allow; its log names it: {}",
+                    libc::SIGSYS,
+                    log.display()
+                );
+                End::failed("LauncherLost", message)
+            }
             Self { ending, .. } => {
                 let how = ending.map_or_else(|| "is gone".to_owned(), |ending| ending.to_string());
                 let message = format!(
@@ -222,6 +230,17 @@ mod tests {
             assert_eq!((end.phase, end.reason), (phase, reason), "{lost:?}");
             assert_eq!(end.message.is_empty(), phase == Phase::Succeeded, "{lost:?}: {}", end.message);
         }
+    }
+
+    #[test]
+    fn a_launcher_that_its_filter_ended_is_reported_as_such() {
+        let end = Lost { ending: Some(Ending::Signal(31)), ..LOST }.end(Path::new("/log"));
+        assert!(
+            end.message.contains("signal 31 for a system call that its filter does not allow"),
+            "{}",
+            end.message
+        );
+        assert!(end.message.ends_with("its log names it: /log"), "{}", end.message);
     }
 
     #[test]

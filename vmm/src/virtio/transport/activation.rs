@@ -110,7 +110,7 @@ impl PciDevice {
             return;
         }
         let lanes = self.distribute(queues, lanes, features);
-        state.life = Life::Serving(Workers::spawn(self.name, lanes, &self.signals));
+        state.life = Life::Serving(Workers::spawn(self.name, lanes, &self.signals, &self.host.threads));
     }
 
     /// Gives each lane the queues that it serves.

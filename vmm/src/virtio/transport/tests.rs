@@ -7,6 +7,7 @@ use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
 use super::super::{Device, DeviceContext, DeviceInfo, Lane, PciDevice, Queues, RingError};
 use crate::bus::Bus;
+use crate::config::ThreadHook;
 use crate::pci::tests::{FakePins, FakeRouter};
 use crate::pci::{Function, Root};
 
@@ -284,7 +285,8 @@ fn dropping_a_vm_stops_its_workers() {
 fn without_kernel_doorbells_notifications_still_arrive() {
     let memory = guest().memory;
     let doorbells = Arc::new(FakeDoorbells { refuse: true, ..Default::default() });
-    let host = DeviceContext { memory, router: Arc::new(FakeRouter::default()), doorbells };
+    let router = Arc::new(FakeRouter::default());
+    let host = DeviceContext { memory, router, doorbells, threads: ThreadHook::default() };
     let device = PciDevice::new(Box::new(Rng), host).unwrap();
     let (bus, ports) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let root = Root::new((&bus, &ports), &[], Arc::new(FakePins::default())).unwrap();
