@@ -132,8 +132,8 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allow(S::poll, All, "waiting"),
     allow(S::ppoll, All, "waiting"),
     allow(S::eventfd2, All, "what a device is woken by"),
-    allow(S::io_uring_setup, NotDevices, "disks: a vCPU activates them"),
-    allow(S::io_uring_register, NotDevices, "files and restrictions of a ring, before it is enabled"),
+    allow(S::io_uring_setup, All, "disks: the ring is made by the thread of the disk"),
+    allow(S::io_uring_register, All, "files and restrictions of a ring, before it is enabled"),
     allow(S::io_uring_enter, All, "disks"),
     // Memory. None is executable.
     when(S::mmap, &[NOT_EXECUTABLE], All, "allocator, stacks, rings, guest memory"),
