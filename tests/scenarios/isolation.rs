@@ -109,7 +109,7 @@ fn confined(host: &Host, node: &Node<'_>, name: &str, hypervisor: &str) -> Resul
 
 /// The least number of system call filters of each kind of thread of a launcher with the monitor.
 fn filters(host: &Host, pid: &str) -> Result<BTreeMap<String, u32>, HostError> {
-    let text = host.shell(&format!("cat /proc/{pid}/task/*/status 2>/dev/null; true")).run()?.ok();
+    let text = host.shell(&format!("cat /proc/{pid}/task/*/status 2>/dev/null|| true")).run()?.ok();
     let (mut kinds, mut kind) = (BTreeMap::new(), String::new());
     for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
         match (name, value.trim()) {
@@ -133,7 +133,7 @@ fn threads_have_filters(host: &Host, pid: &str) -> Result<(), HostError> {
     loop {
         let kinds = filters(host, pid)?;
         let log =
-            host.shell(&format!("grep -h seccomp {}/*/*.log; true", host.work("state/vmis"))).run()?.ok();
+            host.shell(&format!("grep -h seccomp {}/*/*.log || true", host.work("state/vmis"))).run()?.ok();
         assert!(!log.contains("does not allow"), "{log}");
         assert_eq!(kinds.get("vm"), Some(&2), "{kinds:?}");
         let mut devices = kinds.iter().filter(|(name, _)| name.starts_with("virtio-")).peekable();
