@@ -65,10 +65,7 @@ pub(crate) fn convert(
         .stdout(output.try_clone()?)
         .stderr(Stdio::from(messages.try_clone()?));
     // SAFETY: between fork and exec only async-signal-safe calls may run, and these are plain system calls.
-    #[expect(
-        unsafe_code,
-        reason = "only the child itself can ask to die with its parent, and limit itself alone"
-    )]
+    #[expect(unsafe_code, reason = "only the child itself can ask to die with its parent, and limit itself")]
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;

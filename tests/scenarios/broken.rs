@@ -47,9 +47,9 @@ pub(crate) const CASES: &[Case] = &[
         fields: &["/absent/at/all"],
     },
     Case {
-        name: "registry-image",
-        spec: "  domain:\n    memory: {guest: 64Mi}\n    devices:\n      disks:\n      - {name: root, disk: {bus: virtio}}\n  volumes:\n  - {name: root, containerDisk: {image: \"registry.invalid/guest:1\"}}\n",
-        fields: &["spec.volumes[0].containerDisk.image", "oci:"],
+        name: "pull-policy",
+        spec: "  domain:\n    memory: {guest: 64Mi}\n    devices:\n      disks:\n      - {name: root, disk: {bus: virtio}}\n  volumes:\n  - {name: root, containerDisk: {image: \"registry.invalid/guest:1\", imagePullPolicy: Sometimes}}\n",
+        fields: &["spec.volumes[0].containerDisk.imagePullPolicy", "IfNotPresent"],
     },
     Case {
         name: "no-network",

@@ -22,7 +22,7 @@ const SIGTERM: i32 = 15;
 pub(crate) fn host_with_programs() -> HostBuilder {
     let nested = env!("CARGO_BIN_EXE_nested");
     let mut builder = installed::provide_firmware(HostBuilder::new(nested));
-    for program in ["virt-handler", "virt-launcher", "virtctl"] {
+    for program in ["virt-handler", "virt-importer", "virt-launcher", "virtctl"] {
         builder = builder.file(programs::directory(nested).join(program));
     }
     builder
@@ -30,8 +30,7 @@ pub(crate) fn host_with_programs() -> HostBuilder {
 
 /// A host with a kernel in an OCI image beside them.
 pub(crate) fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let builder = host_with_programs().file(programs.join("virt-importer"));
+    let builder = host_with_programs();
     let image = Image::get()?;
     let kernel = image.cloud_kernel().map_err(HostError::Start)?;
     let (initrd, layout) = (scratch.join("initrd"), scratch.join("kernel-oci"));

@@ -35,7 +35,7 @@ fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
 fn install(host: &Host) -> Result<Disk<'_>, HostError> {
     let disk = Disk::new(host)?;
     let line = format!(
-        "cd {}; ln vireo virt-launcher {}; cp vireo.service vireo-guests.service {}; mkdir -p {var_lib}; ln -s /srv {var_lib}/images",
+        "cd {}; ln vireo virt-launcher virt-importer {}; cp vireo.service vireo-guests.service {}; mkdir -p {var_lib}; ln -s /srv {var_lib}/images",
         host.input(""),
         disk.file("local/bin"),
         disk.file("etc/systemd/system"),

@@ -40,7 +40,7 @@ fn valid_manifests_are_accepted() {
 
 #[test]
 fn invalid_manifests_get_every_problem_at_once() {
-    let expected: [(&str, &[&str]); 8] = [
+    let expected: [(&str, &[&str]); 9] = [
         ("boot-order-twice", &["spec.domain.devices.disks[1].bootOrder"]),
         ("cloud-init-too-long", &["spec.volumes[1].cloudInitNoCloud.userData"]),
         (
@@ -60,6 +60,7 @@ fn invalid_manifests_get_every_problem_at_once() {
             ],
         ),
         ("missing-volume", &["spec.domain.devices.disks[1].name"]),
+        ("pull-policy", &["spec.volumes[0].containerDisk.imagePullPolicy"]),
         ("two-sources", &["spec.volumes[0]"]),
         (
             "unknown-binding",
@@ -87,8 +88,8 @@ fn invalid_manifests_get_every_problem_at_once() {
         fields.sort();
         assert_eq!(reported, fields, "{name}:\n{report}");
     }
-    // The others are right as far as a VMI can tell: only the node knows that an image is not there, or not pulled.
-    let of_the_node = ["image-not-there", "registry-image"];
+    // The others are right as far as a VMI can tell: only the node knows that an image is not there.
+    let of_the_node = ["image-not-there"];
     for name in of_the_node {
         let (_, vmis) = found.iter().find(|(found, _)| found == name).unwrap();
         vmis[0].check().unwrap();

@@ -210,17 +210,9 @@ fn run(
     let numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
     // SAFETY: between fork and exec only async-signal-safe calls may run, and these are plain system calls. The files are open
     // until the child is gone: they are borrowed.
-    #[expect(
-        unsafe_code,
-        reason = "only the child itself can let a program inherit a file that no other child gets"
-    )]
+    #[expect(unsafe_code, reason = "only the child itself can inherit a file that no other child gets")]
     unsafe {
-        command.pre_exec(move || {
-            for number in &numbers {
-                fcntl_setfd(BorrowedFd::borrow_raw(*number), FdFlags::empty())?;
-            }
-            Ok(())
-        })
+        command.pre_exec(move || numbers.iter().try_for_each(|number| inherit(*number)))
     };
     let mut lines = Lines::default();
     let mut last = None;
@@ -241,6 +233,14 @@ fn run(
             Err(ImageError::ImporterEnded(ended.status))
         }
     }
+}
+
+/// Has the program that this process becomes inherit an open file.
+fn inherit(number: RawFd) -> io::Result<()> {
+    // SAFETY: who starts the program borrows the file until the program has ended, so that it is open.
+    #[expect(unsafe_code, reason = "descriptors are inherited by number")]
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    Ok(fcntl_setfd(file, FdFlags::empty())?)
 }
 
 fn finished(answer: Answer) -> Result<Answer, ImageError> {
