@@ -6,15 +6,10 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, UnshareFlags, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
-};
+use rustix::process::{Resource, Signal, set_parent_process_death_signal};
+use rustix::thread::{UnshareFlags, set_no_new_privs, unshare_unsafe};
+use vireo_privileges::Unprivileged;
 
-/// More capabilities than any kernel has.
-const CAPABILITIES: u32 = 64;
 /// Address space of a process that gets images: a manifest that does not end meets this.
 const PULL_MEMORY: u64 = 512 << 20;
 /// Address space of a process that reads images, and of `qemu-img`.
@@ -38,7 +33,7 @@ pub fn limit() -> Result<(), Errno> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     set_no_new_privs(true)?;
     protect()?;
-    limits(&[
+    vireo_privileges::limit(&[
         (Resource::As, READ_MEMORY),
         (Resource::Nofile, FILES),
         (Resource::Core, 0),
@@ -54,20 +49,11 @@ pub fn limit() -> Result<(), Errno> {
 /// # Errors
 /// Errors of the system calls.
 pub fn limit_pull() -> Result<(), Errno> {
-    limits(&[(Resource::As, PULL_MEMORY)])
+    vireo_privileges::limit(&[(Resource::As, PULL_MEMORY)])
 }
 
 fn protect() -> Result<(), Errno> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-}
-
-fn limits(limits: &[(Resource, u64)]) -> Result<(), Errno> {
-    for (resource, most) in limits {
-        // A container may have lower limits, and no privilege to raise them.
-        let most = Some(getrlimit(*resource).maximum.map_or(*most, |maximum| maximum.min(*most)));
-        setrlimit(*resource, Rlimit { current: most, maximum: most })?;
-    }
-    Ok(())
 }
 
 /// Starts this program again in namespaces of its own: without a network, and without processes that it could see or that
@@ -110,45 +96,10 @@ pub fn run_confined(mut say_missing: impl FnMut(&str)) -> io::Result<ExitStatus>
 /// # Errors
 /// Errors of the system calls, but for missing privileges.
 pub fn give_up(user: Option<u32>, mut say_missing: impl FnMut(&str)) -> Result<(), Errno> {
-    leave_session_keyring();
-    for number in 0..CAPABILITIES {
-        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
-            // The kernel has no such capability, or this process has none anyway.
-            Err(Errno::INVAL | Errno::PERM) => break,
-            removed => removed?,
-        }
+    if !vireo_privileges::give_up(user, Unprivileged::GoesOn)? {
+        say_missing("a user of its own");
     }
-    match clear_ambient_capability_set() {
-        // Kernels without them.
-        Err(Errno::INVAL) | Ok(()) => {}
-        Err(error) => return Err(error),
-    }
-    match user.map(become_user) {
-        Some(Ok(())) => {}
-        None | Some(Err(Errno::PERM)) => say_missing("a user of its own"),
-        Some(Err(error)) => return Err(error),
-    }
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     // Both are lost when the user changes.
     protect()?;
     set_parent_process_death_signal(Some(Signal::KILL))
-}
-
-fn become_user(user: u32) -> Result<(), Errno> {
-    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    set_thread_groups(&[])?;
-    set_thread_res_gid(gid, gid, gid)?;
-    set_thread_res_uid(uid, uid, uid)
-}
-
-/// Joins a new session keyring: that of the node agent is possessed by whoever inherits it.
-fn leave_session_keyring() {
-    const JOIN_SESSION_KEYRING: libc::c_int = 1;
-    // SAFETY: with a null name, keyctl(KEYCTL_JOIN_SESSION_KEYRING) reads no memory of this process.
-    #[expect(unsafe_code, reason = "rustix has no keyctl")]
-    // It fails only on kernels without keys.
-    unsafe {
-        libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
-    };
 }

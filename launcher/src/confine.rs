@@ -5,7 +5,6 @@
 //! In a Pod, the container runtime does this.
 
 mod files;
-mod privileges;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,8 +15,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::process::getpid;
+use rustix::process::{Resource, getpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use vireo_privileges::Unprivileged;
 
 use crate::fault::chain;
 
@@ -33,6 +33,17 @@ const KEPT_VARIABLES: [&str; 7] = [
 ];
 /// Those of them that name a file which the launcher opens.
 const FILE_VARIABLES: [&str; 3] = ["VIREO_BIOS", "VIREO_EFI_CODE", "VIREO_EFI_VARIABLES"];
+
+/// The limits of the launcher and of what it starts.
+const LIMITS: [(Resource, u64); 4] = [
+    // A core would have the guest's memory.
+    (Resource::Core, 0),
+    // Processes and threads: vCPUs, workers of disks and viewers are hundreds at most.
+    (Resource::Nproc, 4096),
+    // Locked bytes: the rings of asynchronous I/O, on kernels before 5.12.
+    (Resource::Memlock, 64 << 20),
+    (Resource::Msgqueue, 0),
+];
 
 /// How a launcher is confined.
 #[derive(Debug, clap::Args)]
@@ -86,7 +97,7 @@ pub fn run(confinement: &Confinement) -> ConfineError {
         Err(error) => error,
         Ok(mut command) => ConfineError::of("become the launcher")(command.exec()),
     };
-    // Without a node agent, nobody reads it.
+    // Without a node agent, it has no reader.
     let _ = report.map(|report| File::from(report).write_all(chain(&error).as_bytes()));
     error
 }
@@ -106,8 +117,9 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     let shown: Vec<PathBuf> =
         [program.clone()].into_iter().chain(confinement.show.clone()).chain(named).collect();
     files::confine(&confinement.directory, &confinement.sockets, &shown)?;
-    privileges::limit_resources().map_err(ConfineError::of("set resource limits"))?;
-    privileges::become_user(confinement.user).map_err(ConfineError::of("give up privileges"))?;
+    vireo_privileges::limit(&LIMITS).map_err(ConfineError::of("set resource limits"))?;
+    vireo_privileges::give_up(Some(confinement.user), Unprivileged::Fails)
+        .map_err(ConfineError::of("give up privileges"))?;
     let mut command = Command::new(program);
     command.args(&confinement.arguments).env_clear().envs(environment).stdin(Stdio::null());
     Ok(command)

@@ -214,7 +214,7 @@ fn protect_tree(at: &Path) -> Result<(), Errno> {
         propagation: 0,
         userns_fd: 0,
     };
-    // SAFETY: the kernel reads the path, which ends with a zero, and the attributes, whose size it is told. Both live until
+    // SAFETY: the kernel reads the path, which ends with a zero, and the attributes, whose size is an argument. Both live until
     // it returns, and it keeps neither.
     #[expect(unsafe_code, reason = "rustix has no mount_setattr")]
     let answer = unsafe {
