@@ -1,10 +1,12 @@
-//! The importer as a process, against a registry whose answers do not end.
+//! The importer as a process: its limits, and the user that it becomes.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
-use vireo_importer::{Action, Answer, Endpoint, Request, Task, Work};
+use vireo_importer::{Action, Answer, Endpoint, LayoutKind, ReadAction, ReadRequest, Request, Task, Work};
 
 /// A user that has no other process.
 const USER: u32 = 1_900_999_999;
@@ -62,4 +64,39 @@ fn what_is_no_request_is_refused() {
     let importer = Command::new(env!("CARGO_BIN_EXE_virt-importer")).stdin(Stdio::null()).output().unwrap();
     assert_eq!(importer.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&importer.stderr).starts_with("virt-importer: "));
+}
+
+/// Root reads everything: that it is denied shows that the image is read by the user of the task.
+#[test]
+fn images_are_read_without_the_privileges_of_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may become another user");
+        return;
+    }
+    let layout = tempfile::tempdir().unwrap();
+    let index = layout.path().join("index.json");
+    std::fs::write(&index, r#"{"schemaVersion": 2, "manifests": []}"#).unwrap();
+    let identify = |mode: u32| {
+        std::fs::set_permissions(&index, std::fs::Permissions::from_mode(mode)).unwrap();
+        let directory = std::fs::File::open(layout.path()).unwrap();
+        // The importer inherits it.
+        rustix::io::fcntl_setfd(&directory, rustix::io::FdFlags::empty()).unwrap();
+        let request = ReadRequest {
+            action: ReadAction::Identify { layout: LayoutKind::Directory, tag: None },
+            source: directory.as_raw_fd(),
+            output: None,
+            scratch: None,
+            most_bytes: 0,
+        };
+        let task = Task { user: Some(USER), work: Work::Read(request) };
+        let mut input = tempfile::tempfile().unwrap();
+        input.write_all(&serde_json::to_vec(&task).unwrap()).unwrap();
+        input.rewind().unwrap();
+        let importer = Command::new(env!("CARGO_BIN_EXE_virt-importer")).stdin(input).output().unwrap();
+        String::from_utf8_lossy(&importer.stdout).into_owned()
+    };
+    let readable = identify(0o644);
+    assert!(readable.contains("no image for linux/amd64"), "{readable}");
+    let denied = identify(0o600);
+    assert!(denied.contains("Permission denied"), "{denied}");
 }
