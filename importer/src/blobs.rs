@@ -194,7 +194,7 @@ fn members(archive: &File) -> Result<HashMap<PathBuf, (u64, u64)>, BlobError> {
         false => BlobError::ReadArchive(without_content(&error)),
     };
     let mut members = HashMap::new();
-    // Its position is shared with whoever read it before.
+    // Its position is shared with what read it before.
     let mut archive = archive;
     archive.rewind().map_err(fail)?;
     let (archive, limit) = HeaderLimit::new(archive);

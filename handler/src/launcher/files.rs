@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    fn nowhere() -> Origin {
+    fn without_network() -> Origin {
         Origin { namespace: None, pod: None, host_disks: HostDisks::default() }
     }
 
@@ -236,10 +236,10 @@ mod tests {
             ..LaunchRequest::default()
         };
         let names: Vec<String> =
-            open(&request, &nowhere()).unwrap().into_iter().map(|(name, _)| name).collect();
+            open(&request, &without_network()).unwrap().into_iter().map(|(name, _)| name).collect();
         assert!(names.contains(&path), "{names:?}");
         assert_eq!(fs::read(&variables).unwrap(), b"");
         let request = LaunchRequest { interfaces: vec![Interface::default()], ..request };
-        assert!(open(&request, &nowhere()).is_err(), "there is no network namespace");
+        assert!(open(&request, &without_network()).is_err(), "there is no network namespace");
     }
 }

@@ -126,7 +126,7 @@ async fn blob_of(
         _ => Body::from(content),
     };
     let length = match served.fault {
-        // The length is known to be wrong only where it is told.
+        // The length is known to be wrong only where it is sent.
         Fault::MoreBlob => None,
         _ => Some((header::CONTENT_LENGTH, length.to_string())),
     };
@@ -198,10 +198,10 @@ async fn an_image_is_found_by_its_tag_and_its_digest() {
 async fn the_next_server_is_asked_where_one_does_not_answer() {
     let world = world(Fault::None).await;
     let mut request = world.request("a:image", Action::Resolve);
-    let nowhere = Endpoint { host: "localhost:1".to_owned(), ..request.endpoints[0].clone() };
-    request.endpoints.insert(0, nowhere.clone());
+    let closed = Endpoint { host: "localhost:1".to_owned(), ..request.endpoints[0].clone() };
+    request.endpoints.insert(0, closed.clone());
     assert_eq!(run(request.clone(), &mut |_| {}).await, Answer::Resolved(world.digest.clone()));
-    request.endpoints = vec![nowhere];
+    request.endpoints = vec![closed];
     let unreachable = run(request, &mut |_| {}).await;
     assert_eq!(kind(&unreachable), Some(FailureKind::Unreachable), "{unreachable:?}");
 }

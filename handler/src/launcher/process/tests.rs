@@ -161,7 +161,7 @@ fn a_launcher_that_cannot_be_isolated_is_not_started() {
     let dir = tempfile::tempdir().unwrap();
     let (log, stamp, program) =
         (dir.path().join("log"), dir.path().join("stamp"), dir.path().join("launcher"));
-    // What it reports is told, or, of a test that may not make namespaces, what the kernel answers.
+    // The error is what it reports, or, of a test that may not make namespaces, what the kernel answers.
     fs::write(&program, "#!/bin/sh\necho Operation not permitted: why >&0\n").unwrap();
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let confinement = Confinement { user: 7, directory: dir.path(), sockets: dir.path(), show: vec![] };

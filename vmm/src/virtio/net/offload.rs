@@ -27,7 +27,7 @@ const CTRL_MAC_ADDR: u64 = 1 << 23;
 /// What the control queue carries out.
 pub(super) const CONTROL: u64 = CTRL_VQ | CTRL_RX | CTRL_RX_EXTRA | GUEST_ANNOUNCE | CTRL_MAC_ADDR;
 
-/// Those that change how rings and headers are laid out, for whoever moves the rings: with EVENT_IDX, indirect descriptors
+/// Those that change how rings and headers are laid out, for what moves the rings: with EVENT_IDX, indirect descriptors
 /// and version 1 of the specification.
 pub(super) const RING_FEATURES: u64 = MRG_RXBUF | 1 << 28 | 1 << 29 | 1 << 32;
 
