@@ -149,6 +149,9 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allow(S::sigaltstack, All, "start and end of a thread"),
     allow(S::sched_getaffinity, All, "start of a thread: std asks for its stack"),
     allow(S::sched_yield, All, "locks"),
+    allow(S::sched_getscheduler, All, "transmit queues: whether their thread is scheduled as usual"),
+    when(S::sched_setscheduler, &[ITSELF, USUAL], All, "transmit queues that take frames one by one"),
+    when(S::sched_setscheduler, &[ITSELF, BATCH], All, "transmit queues that take many frames at once"),
     allow(S::futex, All, "locks"),
     allow(S::membarrier, All, "locks"),
     allow(S::gettid, All, "signals to a thread"),
@@ -264,6 +267,10 @@ const READ_ONLY: Condition = none_of(
     2,
     (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32,
 );
+/// The thread that calls.
+const ITSELF: Condition = is(0, 0);
+const USUAL: Condition = is(1, libc::SCHED_OTHER as u32);
+const BATCH: Condition = is(1, libc::SCHED_BATCH as u32);
 const NOT_EXECUTABLE: Condition = none_of(2, libc::PROT_EXEC as u32);
 /// Flags of a new thread, none of a new namespace.
 const THREAD: Condition = {
@@ -292,6 +299,11 @@ const fn exactly(argument: u8, value: u32) -> Condition {
 /// The argument has none of these bits.
 const fn none_of(argument: u8, mask: u32) -> Condition {
     Condition { argument, mask, value: 0 }
+}
+
+/// The argument has this value.
+const fn is(argument: u8, value: u32) -> Condition {
+    Condition { argument, mask: u32::MAX, value }
 }
 
 /// An ioctl by type and number. Its size and direction belong to the number.
