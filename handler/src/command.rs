@@ -9,6 +9,8 @@ pub use vireo_client::program::{Failure, run, stop_signal};
 
 use crate::launcher::users::Users;
 use crate::network::address::parse_ipv6_range;
+use crate::network::host::GuestAccess;
+use crate::network::nft::Forward;
 use crate::settings::{Isolation, Runtime, Settings, beside_this_program, host_name};
 use crate::storage::{AllowedPaths, ImageReader, ImporterSettings, Registries, RegistrySettings};
 
@@ -27,6 +29,12 @@ pub struct NodeArgs {
     /// The same for IPv6; each takes a /126. The host then forwards IPv6 [default: VMs have IPv4 alone].
     #[arg(long, value_name = "CIDR", value_parser = parse_ipv6_range)]
     vm_cidr_ipv6: Option<Ipv6Net>,
+    /// A port of this host that guests reach, such as tcp/8080; may be repeated [default: none].
+    #[arg(long, value_name = "PROTOCOL/PORT")]
+    allow_guest_to_host: Vec<Forward>,
+    /// Guests reach each other [default: they do not].
+    #[arg(long)]
+    allow_guest_to_guest: bool,
     /// The virt-launcher to start [default: beside this program, else on PATH].
     #[arg(long, value_name = "PATH")]
     launcher: Option<PathBuf>,
@@ -108,6 +116,10 @@ impl NodeArgs {
             },
             vm_cidr: self.vm_cidr.trunc(),
             vm_cidr_ipv6: self.vm_cidr_ipv6,
+            guest_access: GuestAccess {
+                host_ports: self.allow_guest_to_host,
+                each_other: self.allow_guest_to_guest,
+            },
             runtime: Runtime::Process,
             isolation: match self.launcher_isolation {
                 LauncherIsolation::Full => Isolation::Users(self.vm_uids),

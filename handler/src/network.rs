@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! host                         | namespace vireo-<uid>                     | guest
-//! vv<uid> 10.201.0.1/30 -------- eth0 10.201.0.2/30 --NAT-- tap0 10.0.2.1/24 ---- 10.0.2.2
+//! vv<hash> 10.201.0.1/30 ------- eth0 10.201.0.2/30 --NAT-- tap0 10.0.2.1/24 ---- 10.0.2.2
 //! ```
 //!
 //! The same again for IPv6, where it is wanted: a /126 for the wire, fd10:0:2::1/120 for the tap.
@@ -11,37 +11,44 @@
 //! crash at any point.
 
 pub mod address;
+pub mod antispoof;
 pub mod bridge;
 pub mod dns;
+pub mod host;
 pub(crate) mod inside;
 mod ipv6;
 mod link;
 pub mod netns;
 pub mod nft;
+mod owner;
 pub mod tap;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 use vireo_api::spec;
+use vireo_vmconfig::MacAddr;
 
 use address::{AddressError, WIRE_IPV6_PREFIX, WIRE_PREFIX, Wire, WireIpv6};
+use antispoof::{Addresses, Sender};
+use host::GuestAccess;
 use nft::{Forward, NftError};
 
 /// The guest's tap, in its namespace.
 pub const TAP: &str = "tap0";
 /// The namespace's end of the wire.
 pub const POD_INTERFACE: &str = vireo_api::names::PRIMARY_POD_INTERFACE;
+const LOOPBACK: &str = "lo";
 const LARGEST_MTU: u32 = 1500;
 /// The least an IPv4 link must carry that a guest would also use for IPv6.
 const SMALLEST_MTU: u32 = 1280;
@@ -66,6 +73,19 @@ pub enum NetworkError {
         #[source]
         source: io::Error,
     },
+    /// A part of a name that is the VMI's exists, and is not its own.
+    #[error(
+        "{what} exists and is not this VMI's (alias {alias:?}): it is left alone; remove it if nothing uses it"
+    )]
+    Foreign {
+        /// What.
+        what: String,
+        /// The alias that should be the mark of the VMI.
+        alias: String,
+    },
+    /// A thread for a new namespace.
+    #[error("cannot make a network namespace")]
+    Thread(#[from] io::Error),
     /// Netlink itself.
     #[error("cannot speak netlink")]
     Netlink(#[source] io::Error),
@@ -94,7 +114,7 @@ pub enum NetworkError {
         source: io::Error,
     },
     /// The packet rules.
-    #[error("cannot set up NAT")]
+    #[error("cannot set up packet rules")]
     Nft(#[from] NftError),
     /// No address is left.
     #[error(transparent)]
@@ -115,19 +135,26 @@ pub struct Plan {
     pub wire_ipv6: Option<Ipv6Net>,
     /// The MTU of wire and tap.
     pub mtu: u32,
+    /// The VMI that namespace and wire are marked with. Those of earlier releases have no marks, and shorter names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Uuid>,
 }
 
 impl Plan {
     /// Names the parts of a VM's network after it.
     pub fn new(uid: Uuid, wire: Wire, wire_ipv6: Option<WireIpv6>, mtu: u32) -> Self {
-        let short: String = uid.simple().to_string().chars().take(8).collect();
         Self {
-            namespace: format!("vireo-{short}"),
-            host_link: format!("vv{short}"),
+            namespace: owner::namespace(uid),
+            host_link: owner::host_link(uid),
             wire: wire.net,
             wire_ipv6: wire_ipv6.map(|wire| wire.net),
             mtu,
+            owner: Some(uid),
         }
+    }
+
+    fn mark(&self) -> Option<String> {
+        self.owner.map(owner::mark)
     }
 
     /// The ends of the wire.
@@ -163,8 +190,17 @@ pub struct Inside {
     pub net6: spec::Ipv6Net,
     /// The ports that reach the guest; all when empty.
     pub forwards: Vec<Forward>,
+    /// The MAC of its NIC.
+    pub mac: MacAddr,
     /// Of the tap.
     pub queues: tap::Queues,
+}
+
+impl Inside {
+    fn sender(&self, has_ipv6: bool) -> Sender {
+        let ipv6 = has_ipv6.then(|| self.net6.guest());
+        Sender { mac: self.mac, addresses: Addresses::Known { ipv4: self.net.guest(), ipv6 } }
+    }
 }
 
 /// What a guest behind masquerade gets of its network.
@@ -231,30 +267,35 @@ pub fn host_facts() -> Result<(BTreeSet<IpAddr>, u32), NetworkError> {
     })
 }
 
-/// Lets the host forward and masquerade for ranges of guests. Blocks; repeatable.
+/// Lets the host forward and masquerade for ranges of guests, and filters what they send to it and to each other. Blocks;
+/// repeatable.
 ///
 /// # Errors
 /// When a setting or rule is rejected.
-pub fn prepare_host(range: Ipv4Net, range_ipv6: Option<Ipv6Net>) -> Result<(), NetworkError> {
+pub fn prepare_host(
+    range: Ipv4Net,
+    range_ipv6: Option<Ipv6Net>,
+    access: &GuestAccess,
+) -> Result<(), NetworkError> {
+    nft::apply(&host::filter_rules(access, &dns::of_host().servers))?;
     if sysctl("net/ipv4/ip_forward", "1")? == Setting::Changed {
         info!("IPv4 forwarding is now on for this host: guests reach the network through it");
     }
-    nft::apply(&nft::host_rules(range))?;
+    nft::apply(&host::nat_rules(range))?;
     range_ipv6.map_or(Ok(()), ipv6::prepare_host)
 }
 
 /// Makes a VM's network, or completes it. Blocks; repeatable.
 ///
 /// # Errors
-/// When the kernel rejects a part; the created parts stay for the retry or [`remove`].
+/// When the kernel rejects a part, and when a part exists that is not the VM's; the created parts stay for the retry or
+/// [`remove`].
 pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     permitted()?;
-    netns::create(&plan.namespace).map_err(namespace_error("make", plan))?;
-    let path = netns::path(&plan.namespace);
-    let namespace = File::open(&path).map_err(namespace_error("enter", plan))?;
+    make_namespace(plan)?;
+    make_wire(plan)?;
     let (wire, host_link) = (plan.wire(), &plan.host_link);
     link::with_links(async |links| {
-        links.add_veth(host_link, POD_INTERFACE, namespace.as_raw_fd()).await?;
         if plan.wire_ipv6.is_some() {
             ipv6::distrust_neighbours(host_link)?;
         }
@@ -264,9 +305,64 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
             None => Ok(()),
         }
     })?;
-    let (plan_inside, inside) = (plan.clone(), inside.clone());
-    netns::inside(&path, move || set_up_namespace(&plan_inside, &inside))
-        .map_err(namespace_error("enter", plan))?
+    let (plan, inside) = (plan.clone(), inside.clone());
+    in_namespace(&netns::path(&plan.namespace), move || set_up_namespace(&plan, &inside))
+}
+
+/// Makes the namespace with the mark of its VMI, or finds it.
+fn make_namespace(plan: &Plan) -> Result<(), NetworkError> {
+    let mark = plan.mark();
+    let set_mark = move || match mark {
+        Some(mark) => link::with_links(async |links| links.set_alias(LOOPBACK, &mark).await),
+        None => Ok(()),
+    };
+    netns::create(&plan.namespace, set_mark).map_err(|error| match error {
+        NetworkError::Thread(source) => namespace_error("make", plan)(source),
+        other => other,
+    })?;
+    verify_namespace(plan)
+}
+
+/// Fails when a namespace is not the VM's.
+fn verify_namespace(plan: &Plan) -> Result<(), NetworkError> {
+    let (path, Some(mark)) = (netns::path(&plan.namespace), plan.mark()) else { return Ok(()) };
+    let what = format!("the network namespace {}", plan.namespace);
+    in_namespace(&path, move || {
+        link::with_links(async |links| owner::verify(&links, LOOPBACK, &mark, &what).await)
+    })
+}
+
+/// Fails when the host's end of a wire exists and is not the VM's. Returns whether it exists.
+fn find_wire(plan: &Plan) -> Result<bool, NetworkError> {
+    let (name, mark) = (&plan.host_link, plan.mark());
+    link::with_links(async |links| {
+        if !links.exists(name).await? {
+            return Ok(false);
+        }
+        if let Some(mark) = &mark {
+            owner::verify(&links, name, mark, &format!("the interface {name}")).await?;
+        }
+        Ok(true)
+    })
+}
+
+/// Makes the wire in the VM's namespace, where nothing else is, marks it, and moves an end of it to the host. That fails when
+/// the host has an interface of its name.
+fn make_wire(plan: &Plan) -> Result<(), NetworkError> {
+    if find_wire(plan)? {
+        return Ok(());
+    }
+    let host = File::open("/proc/thread-self/ns/net").map_err(namespace_error("enter", plan))?;
+    let (name, mark) = (plan.host_link.clone(), plan.mark());
+    in_namespace(&netns::path(&plan.namespace), move || {
+        link::with_links(async |links| {
+            links.add_veth(&name, POD_INTERFACE).await?;
+            if let Some(mark) = &mark {
+                links.set_alias(&name, mark).await?;
+            }
+            links.move_to(&name, host.as_fd()).await
+        })
+    })
 }
 
 /// Makes the guest's side of a Pod's network, or completes it: the tap behind the interface that the Pod has. Returns
@@ -311,6 +407,7 @@ fn set_up_guest_side(mtu: u32, inside: &Inside, has_ipv6: bool) -> Result<(), Ne
     tap::create(TAP, inside.queues)
         .or_else(busy_is_fine)
         .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
+    nft::apply(&antispoof::rules(TAP, inside.sender(has_ipv6), ipv6::ROUTER))?;
     nft::apply(&nft::guest_rules(inside.net.guest(), inside.net.gateway(), &inside.forwards))?;
     if has_ipv6 {
         ipv6::filter_guest(inside)?;
@@ -336,7 +433,7 @@ fn set_up_namespace(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     sysctl("net/ipv4/ip_forward", "1")?;
     set_up_guest_side(plan.mtu, inside, wire_ipv6.is_some())?;
     link::with_links(async |links| {
-        links.raise("lo", None, None).await?;
+        links.raise(LOOPBACK, None, None).await?;
         links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(plan.mtu)).await?;
         links.default_route(wire.host().into()).await?;
         if let Some(wire) = wire_ipv6 {
@@ -368,15 +465,31 @@ fn absent_is_fine(error: NetworkError) -> Result<Setting, NetworkError> {
     }
 }
 
-/// Removes a VM's network. Blocks; what is gone already is success.
+/// Removes a VM's network. Blocks; what is gone already, or is not the VM's, is success.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub fn remove(plan: &Plan) -> Result<(), NetworkError> {
     permitted()?;
     // The host's end first: a namespace with a process left in it would keep the wire, and with it the address.
-    link::with_links(async |links| links.remove(&plan.host_link).await)?;
+    if let Some(true) = unless_foreign(find_wire(plan))? {
+        link::with_links(async |links| links.remove(&plan.host_link).await)?;
+    }
+    let is_there = netns::exists(&netns::path(&plan.namespace));
+    if is_there && unless_foreign(verify_namespace(plan))?.is_none() {
+        return Ok(());
+    }
     netns::remove(&plan.namespace).map_err(namespace_error("remove", plan))
+}
+
+fn unless_foreign<T>(found: Result<T, NetworkError>) -> Result<Option<T>, NetworkError> {
+    match found {
+        Err(error @ NetworkError::Foreign { .. }) => {
+            warn!("{error}");
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
 }
 
 fn namespace_error(verb: &'static str, plan: &Plan) -> impl FnOnce(io::Error) -> NetworkError {

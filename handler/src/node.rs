@@ -164,6 +164,7 @@ impl Node {
             hypervisor: vireo_api::spec::HypervisorChoice::Auto,
             vm_cidr: "10.201.0.0/16".parse().unwrap(),
             vm_cidr_ipv6: None,
+            guest_access: network::host::GuestAccess::default(),
             runtime: Runtime::Process,
             isolation: crate::settings::Isolation::None,
             launcher: "virt-launcher".into(),
@@ -368,7 +369,8 @@ impl Node {
     /// # Errors
     /// When the host cannot be prepared.
     pub fn prepare_host(&self) -> Result<(), NetworkError> {
-        network::prepare_host(self.settings.vm_cidr, self.settings.vm_cidr_ipv6)?;
+        let Settings { vm_cidr, vm_cidr_ipv6, guest_access, .. } = &self.settings;
+        network::prepare_host(*vm_cidr, *vm_cidr_ipv6, guest_access)?;
         self.host.call_once(|| {
             let resolver = network::dns::of_host();
             let has_ipv6 = self.settings.vm_cidr_ipv6.is_some();

@@ -6,6 +6,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 
 use crate::launcher::users::Users;
+use crate::network::host::GuestAccess;
 use crate::storage::{AllowedDirectories, AllowedPaths, ImageReader, RegistrySettings};
 
 /// Who starts launchers.
@@ -37,6 +38,8 @@ pub struct Settings {
     pub vm_cidr: Ipv4Net,
     /// `--vm-cidr-ipv6`; without it, VMs have IPv4 alone.
     pub vm_cidr_ipv6: Option<Ipv6Net>,
+    /// `--allow-guest-to-host` and `--allow-guest-to-guest`.
+    pub guest_access: GuestAccess,
     /// Who starts launchers.
     pub runtime: Runtime,
     /// `--launcher-isolation` with `--vm-uids`.

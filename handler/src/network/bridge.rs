@@ -17,8 +17,9 @@ use sha2::{Digest as _, Sha256};
 use vireo_api::spec::{Binding, Vm};
 use vireo_vmconfig::MacAddr;
 
+use super::antispoof::{self, Addresses, Sender};
 use super::link::{self, Links};
-use super::{NetworkError, absent_is_fine, busy_is_fine, in_namespace, permitted, sysctl, tap};
+use super::{NetworkError, absent_is_fine, busy_is_fine, in_namespace, ipv6, nft, permitted, sysctl, tap};
 
 /// The DHCP servers of bridges: link-local addresses from here on, as KubeVirt's.
 const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(169, 254, 75, 10);
@@ -69,6 +70,8 @@ pub struct Bridge {
     index: u8,
     /// The interface of the Pod.
     pub pod_interface: String,
+    /// The MAC that the spec gives the guest; otherwise it has that of the interface.
+    guest_mac: Option<MacAddr>,
     /// Of its tap.
     queues: tap::Queues,
 }
@@ -81,13 +84,21 @@ impl Bridge {
         bridged.map(|(index, one)| {
             let index = u8::try_from(index).unwrap_or(u8::MAX);
             let queues = tap::Queues::of(vm.queue_pairs(one));
-            (one.name(), Self { index, pod_interface: one.pod_interface(), queues })
+            let (pod_interface, guest_mac) = (one.pod_interface(), one.mac());
+            (one.name(), Self { index, pod_interface, guest_mac, queues })
         })
     }
 
     /// That of one NIC.
     pub(crate) fn of(vm: &Vm, nic: &str) -> Option<Self> {
         Self::requested(vm).find_map(|(name, bridge)| (name == nic).then_some(bridge))
+    }
+
+    /// That of the first NIC, for tests.
+    #[cfg(test)]
+    pub(super) fn primary() -> Self {
+        let pod_interface = super::POD_INTERFACE.to_owned();
+        Self { index: 0, pod_interface, guest_mac: None, queues: tap::Queues::Single }
     }
 
     fn suffix(&self) -> &str {
@@ -111,6 +122,13 @@ impl Bridge {
     pub fn server(&self) -> Ipv4Addr {
         let [a, b, c, first] = FIRST_SERVER.octets();
         Ipv4Addr::new(a, b, c, first.saturating_add(self.index))
+    }
+
+    /// What the guest may send from; nothing is known where the interface is not of Ethernet, and has no NIC of the guest.
+    fn sender(&self, before: &PodInterface) -> Option<Sender> {
+        let known = |net: Ipv4Net| Addresses::Known { ipv4: net.addr(), ipv6: None };
+        let addresses = before.address.map_or(Addresses::OfNetwork, known);
+        Some(Sender { mac: self.guest_mac.or_else(|| before.mac())?, addresses })
     }
 
     /// A MAC of the host's, which no guest has: it depends on what the guest takes over.
@@ -159,6 +177,9 @@ fn set_up(bridge: &Bridge, before: &PodInterface) -> Result<(), NetworkError> {
     tap::create(&tap, bridge.queues)
         .or_else(busy_is_fine)
         .map_err(|source| NetworkError::Kernel { what: format!("make {tap}"), source })?;
+    if let Some(sender) = bridge.sender(before) {
+        nft::apply(&antispoof::rules(&tap, sender, ipv6::ROUTER))?;
+    }
     link::with_links(async |links| links.add_bridge(&name, bridge.mac("bridge", before.mac)).await)?;
     for device in [&name, &tap, pod] {
         // The Pod has no address on the guest's network, and does not configure itself there.
@@ -201,7 +222,12 @@ mod tests {
     use super::*;
 
     fn bridge(index: u8, pod_interface: &str) -> Bridge {
-        Bridge { index, pod_interface: pod_interface.to_owned(), queues: tap::Queues::Single }
+        Bridge {
+            index,
+            pod_interface: pod_interface.to_owned(),
+            guest_mac: None,
+            queues: tap::Queues::Single,
+        }
     }
 
     #[test]

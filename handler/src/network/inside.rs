@@ -23,6 +23,7 @@ pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
         net: networks.ipv4,
         net6: networks.ipv6,
         forwards: ports.iter().map(forward).collect(),
+        mac: nic.mac()?,
         queues: Queues::of(vm.queue_pairs(nic)),
     })
 }

@@ -7,10 +7,10 @@ use ipnet::Ipv6Net;
 use tracing::info;
 
 use super::link;
-use super::{Inside, NetworkError, POD_INTERFACE, Setting, TAP, nft, sysctl};
+use super::{Inside, NetworkError, POD_INTERFACE, Setting, TAP, host, nft, sysctl};
 
 /// The gateway's link-local address, which guests have as their router. It does not depend on the tap's MAC.
-const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+pub(super) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ROUTER_PREFIX: u8 = 64;
 const FORWARDING: &str = "net/ipv6/conf/all/forwarding";
 
@@ -70,7 +70,7 @@ pub(super) fn prepare_host(range: Ipv6Net) -> Result<(), NetworkError> {
     if forward()? == Setting::Changed {
         info!("IPv6 forwarding is now on for this host: guests reach the network through it");
     }
-    Ok(nft::apply(&nft::host_ipv6_rules(range))?)
+    Ok(nft::apply(&host::ipv6_nat_rules(range))?)
 }
 
 /// A router takes advertisements of others only from links where that is said explicitly

@@ -3,19 +3,17 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use futures_util::TryStreamExt as _;
 use ipnet::Ipv4Net;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
 };
-use rtnetlink::{
-    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
-};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use vireo_vmconfig::MacAddr;
 
 use super::NetworkError;
@@ -76,19 +74,40 @@ impl Links {
         })
     }
 
-    /// Makes a veth pair, one end here, the other as `peer` in another namespace. An existing pair is kept.
-    pub(super) async fn add_veth(
-        &self,
-        name: &str,
-        peer: &str,
-        namespace: RawFd,
-    ) -> Result<(), NetworkError> {
-        if self.find(name).await?.is_some() {
+    /// Whether there is a link of this name.
+    pub(super) async fn exists(&self, name: &str) -> Result<bool, NetworkError> {
+        Ok(self.find(name).await?.is_some())
+    }
+
+    /// Makes a veth pair in this namespace. An existing link of the first name is kept.
+    pub(super) async fn add_veth(&self, name: &str, peer: &str) -> Result<(), NetworkError> {
+        if self.exists(name).await? {
             return Ok(());
         }
-        let far = LinkMessageBuilder::<LinkUnspec>::new().name(peer).setns_by_fd(namespace).build();
-        let pair = LinkVeth::new(name, peer).set_info_data(InfoData::Veth(InfoVeth::Peer(far))).build();
+        let pair = LinkVeth::new(name, peer).build();
         self.handle.link().add(pair).execute().await.map_err(failed(format!("make veth {name}")))
+    }
+
+    /// Moves a link to another namespace, where no link has its name.
+    pub(super) async fn move_to(&self, name: &str, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
+        let index = self.index(name).await?;
+        let moved = LinkUnspec::new_with_index(index).setns_by_fd(namespace.as_raw_fd()).build();
+        self.handle.link().set(moved).execute().await.map_err(failed(format!("move {name} to its namespace")))
+    }
+
+    /// The alias of a link.
+    pub(super) async fn alias(&self, name: &str) -> Result<Option<String>, NetworkError> {
+        let link = self.find(name).await?;
+        Ok(link.iter().flat_map(|link| &link.attributes).find_map(|attribute| match attribute {
+            LinkAttribute::IfAlias(alias) => Some(alias.clone()),
+            _ => None,
+        }))
+    }
+
+    /// Gives a link an alias.
+    pub(super) async fn set_alias(&self, name: &str, alias: &str) -> Result<(), NetworkError> {
+        let set = LinkUnspec::new_with_index(self.index(name).await?).alias(alias).build();
+        self.handle.link().set(set).execute().await.map_err(failed(format!("give {name} an alias")))
     }
 
     /// Removes a link, and with a veth its other end. None is success.

@@ -21,11 +21,15 @@ pub fn path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(name)
 }
 
-/// Makes a namespace that stays until [`remove`]. One that exists already is kept as it is.
+/// Makes a namespace that stays until [`remove`], and prepares it before it has a name. One that exists already is kept as
+/// it is.
 ///
 /// # Errors
-/// When the kernel refuses; it asks for `CAP_SYS_ADMIN`.
-pub fn create(name: &str) -> io::Result<()> {
+/// When the kernel refuses; it asks for `CAP_SYS_ADMIN`. An error of `prepare` is passed through.
+pub fn create<E: From<io::Error> + Send + 'static>(
+    name: &str,
+    prepare: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> Result<(), E> {
     let path = path(name);
     if exists(&path) {
         return Ok(());
@@ -36,14 +40,16 @@ pub fn create(name: &str) -> io::Result<()> {
     let made = on_own_thread(move || {
         // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
         #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
-        mount_bind("/proc/thread-self/ns/net", &target)
-    })?;
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)?;
+        prepare()?;
+        Ok(mount_bind("/proc/thread-self/ns/net", &target).map_err(io::Error::from)?)
+    });
+    let made = made.map_err(E::from).flatten();
     if made.is_err() {
         // An empty file of that name would look like a namespace to `ip netns`.
         let _ = fs::remove_file(&path);
     }
-    Ok(made?)
+    made
 }
 
 /// Removes a namespace with everything in it. One that does not exist is success.
@@ -63,7 +69,7 @@ pub fn remove(name: &str) -> io::Result<()> {
 }
 
 /// Whether a path is a mounted namespace, not just the file one would be mounted on.
-fn exists(path: &Path) -> bool {
+pub(super) fn exists(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type == NSFS_MAGIC)
 }
 

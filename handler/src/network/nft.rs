@@ -7,7 +7,6 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
-use ipnet::{Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
 /// A forwarded port.
@@ -29,7 +28,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -46,34 +45,6 @@ pub enum NftError {
     /// The kernel or nft rejected them.
     #[error("nft rejected the rules: {0}")]
     Rejected(String),
-}
-
-/// The host's rules: what guests send beyond the host leaves with the host's address.
-///
-/// The ranges are a set that handlers add to, so two handlers of one host do not undo each other.
-pub fn host_rules(range: Ipv4Net) -> String {
-    format!(
-        "add table inet vireo
-add set inet vireo guests {{ type ipv4_addr; flags interval; auto-merge; }}
-add element inet vireo guests {{ {range} }}
-add chain inet vireo postrouting {{ type nat hook postrouting priority srcnat; policy accept; }}
-flush chain inet vireo postrouting
-add rule inet vireo postrouting ip saddr @guests ip daddr != @guests masquerade
-"
-    )
-}
-
-/// The same for IPv6, in a chain of its own: handlers without IPv6 leave it alone.
-pub fn host_ipv6_rules(range: Ipv6Net) -> String {
-    format!(
-        "add table inet vireo
-add set inet vireo guests_ipv6 {{ type ipv6_addr; flags interval; auto-merge; }}
-add element inet vireo guests_ipv6 {{ {range} }}
-add chain inet vireo postrouting_ipv6 {{ type nat hook postrouting priority srcnat; policy accept; }}
-flush chain inet vireo postrouting_ipv6
-add rule inet vireo postrouting_ipv6 ip6 saddr @guests_ipv6 ip6 daddr != @guests_ipv6 masquerade
-"
-    )
 }
 
 /// What `eth0` passes on to the guest: these ports, or everything.

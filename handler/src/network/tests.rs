@@ -1,5 +1,8 @@
 //! Against the real kernel: namespaces, veth, nftables. The guest is a namespace on the far side of the tap's name.
 
+mod hostile;
+mod owner;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -19,6 +22,42 @@ fn run(line: &str) -> String {
     text
 }
 
+/// Has the calling thread, which is a test's own, be on a host with a network of its own, so that tests beside it and the
+/// guests of this computer keep their rules. Returns false, with a message, where the test may not do that.
+fn on_own_host() -> bool {
+    if let Err(reason) = permitted() {
+        eprintln!("SKIPPED: {reason}");
+        return false;
+    }
+    // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
+    #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+    run("ip link set lo up");
+    true
+}
+
+/// Makes a namespace without marks.
+fn add_namespace(name: &str) {
+    netns::create::<io::Error>(name, || Ok(())).unwrap();
+}
+
+/// A port of the host that guests reach.
+const OPEN: Forward = Forward { protocol: Protocol::Tcp, port: 7000 };
+const OPEN_UDP: Forward = Forward { protocol: Protocol::Udp, port: 7001 };
+
+/// Of its guest's NIC.
+const MAC: MacAddr = MacAddr::local([0, 0, 0, 0, 2]);
+
+fn inside(forwards: &[Forward]) -> Inside {
+    Inside {
+        net: "10.0.2.0/24".parse().unwrap(),
+        net6: "fd10:0:2::/120".parse().unwrap(),
+        forwards: forwards.to_vec(),
+        mac: MAC,
+        queues: tap::Queues::Single,
+    }
+}
+
 /// One VM's network with a guest in it; gone when dropped.
 struct Bench {
     plan: Plan,
@@ -28,10 +67,17 @@ struct Bench {
 impl Bench {
     /// `None`, with a message, where the test may not create namespaces.
     fn new(forwards: &[Forward]) -> Option<Self> {
-        if let Err(reason) = permitted() {
-            eprintln!("SKIPPED: {reason}");
+        if !on_own_host() {
             return None;
         }
+        let bench =
+            Self::beside(forwards, &GuestAccess { host_ports: vec![OPEN, OPEN_UDP], each_other: false });
+        bench.put_guest();
+        Some(bench)
+    }
+
+    /// One more VM of the same host, whose guest is not there yet.
+    fn beside(forwards: &[Forward], access: &GuestAccess) -> Self {
         let (used, mtu) = host_facts().unwrap();
         let range = "10.213.0.0/16".parse().unwrap();
         // Tests run beside each other: the uid decides the names, and the process id the wire.
@@ -47,19 +93,12 @@ impl Bench {
         let wire_ipv6 = ipv6::is_available()
             .then(|| WireIpv6 { net: Ipv6Net::new(first.into(), WIRE_IPV6_PREFIX).unwrap() });
         let plan = Plan::new(uid, wire, wire_ipv6, mtu);
-        let inside = Inside {
-            net: "10.0.2.0/24".parse().unwrap(),
-            net6: "fd10:0:2::/120".parse().unwrap(),
-            forwards: forwards.to_vec(),
-            queues: tap::Queues::Single,
-        };
-        prepare_host(range, wire_ipv6.map(|_| range_ipv6)).unwrap();
+        let inside = inside(forwards);
+        prepare_host(range, wire_ipv6.map(|_| range_ipv6), access).unwrap();
         ensure(&plan, &inside).unwrap();
         // Once more: nothing may break, and nothing may be there twice.
         ensure(&plan, &inside).unwrap();
-        let bench = Self { guest: format!("{}-guest", plan.namespace), plan };
-        bench.put_guest();
-        Some(bench)
+        Self { guest: format!("{}-guest", plan.namespace), plan }
     }
 
     fn put_guest(&self) {
@@ -70,6 +109,7 @@ impl Bench {
         run(&format!("ip -n {ns} addr add 10.0.2.1/24 dev tap0"));
         run(&format!("ip -n {ns} link set tap0 up"));
         run(&format!("ip -n {guest} link set lo up"));
+        run(&format!("ip -n {guest} link set eth0 address {MAC}"));
         run(&format!("ip -n {guest} link set eth0 up"));
         run(&format!("ip -n {guest} addr add 10.0.2.2/24 dev eth0"));
         run(&format!("ip -n {guest} route add default via 10.0.2.1"));
@@ -126,7 +166,7 @@ fn host_and_guest_reach_each_other() {
     assert_eq!(peer.ip(), bench.plan.wire().host(), "the guest sees the host's own address");
 
     // The other way: the host sees the VMI's address, not the guest's private one.
-    let host = TcpListener::bind((bench.plan.wire().host(), 0)).unwrap();
+    let host = TcpListener::bind((bench.plan.wire().host(), OPEN.port)).unwrap();
     let address = host.local_addr().unwrap();
     let client = bench.in_guest(move || TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
     let (_, seen) = host.accept().unwrap();
@@ -151,9 +191,11 @@ fn host_and_guest_reach_each_other_over_ipv6() {
     closed.set_nonblocking(true).unwrap();
     assert!(closed.accept().is_err());
 
-    // The other way: the host sees the VMI's address, and from the guest's own address alone.
+    // The other way: the host sees the VMI's address, and from the guest's own address alone. The guest knows its gateway
+    // then: it would ask for that from another address, too.
+    run(&format!("ip netns exec {} ping -6 -c 1 -W 5 {}", bench.guest, wire.host()));
     run(&format!("ip -n {} addr add fd10:0:2::77/120 dev eth0 nodad", bench.guest));
-    let host = UdpSocket::bind((wire.host(), 0)).unwrap();
+    let host = UdpSocket::bind((wire.host(), OPEN_UDP.port)).unwrap();
     host.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let target = host.local_addr().unwrap();
     for from in ["fd10:0:2::77", "fd10:0:2::2"] {
@@ -165,6 +207,7 @@ fn host_and_guest_reach_each_other_over_ipv6() {
     assert_eq!((&buffer[..length], from.ip()), (&b"fd10:0:2::2"[..], wire.vm().into()));
     assert!(host.recv_from(&mut buffer).is_err());
 
+    run(&format!("ip -n {} addr del fd10:0:2::77/120 dev eth0", bench.guest));
     // The gateway answers to a ping, and nothing of the namespace to anything else.
     run(&format!("ip netns exec {} ping -6 -c 1 -W 5 fd10:0:2::1", bench.guest));
     let namespace = netns::path(&bench.plan.namespace);
@@ -191,9 +234,11 @@ fn only_listed_ports_reach_the_guest() {
 #[test]
 fn a_guest_cannot_spoof_addresses_nor_reach_the_namespace() {
     let Some(bench) = Bench::new(&[]) else { return };
-    let host = UdpSocket::bind((bench.plan.wire().host(), 0)).unwrap();
+    let host = UdpSocket::bind((bench.plan.wire().host(), OPEN_UDP.port)).unwrap();
     host.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let target = host.local_addr().unwrap();
+    // The guest knows its gateway then: it would ask for that from another address, too.
+    run(&format!("ip netns exec {} ping -c 1 -W 5 10.0.2.1", bench.guest));
     run(&format!("ip -n {} addr add 10.0.2.77/24 dev eth0", bench.guest));
     run(&format!("ip -n {} addr add 192.0.2.9/32 dev eth0", bench.guest));
     let send = |from: &'static str| {
@@ -218,7 +263,7 @@ fn a_guest_cannot_spoof_addresses_nor_reach_the_namespace() {
 
 /// The namespace of a Pod as a CNI plugin leaves it, with the guest's side made in it.
 fn pod(name: &str, addresses: &[&str], routes: &[&str]) -> (Uplink, impl Fn(&str) -> String + use<>) {
-    netns::create(name).unwrap();
+    add_namespace(name);
     run(&format!("ip -n {name} link add eth0 mtu 1400 type veth peer name peer"));
     for link in ["eth0", "peer"] {
         run(&format!("ip -n {name} link set {link} up"));
@@ -229,12 +274,7 @@ fn pod(name: &str, addresses: &[&str], routes: &[&str]) -> (Uplink, impl Fn(&str
     for route in routes {
         run(&format!("ip -n {name} route add default via {route}"));
     }
-    let inside = Inside {
-        net: "10.0.2.0/24".parse().unwrap(),
-        net6: "fd10:0:2::/120".parse().unwrap(),
-        forwards: Vec::new(),
-        queues: tap::Queues::Single,
-    };
+    let inside = inside(&[]);
     let path = netns::path(name);
     let uplink = ensure_in_pod(&path, &inside).unwrap();
     assert_eq!(ensure_in_pod(&path, &inside).unwrap(), uplink, "repeatable");
@@ -297,7 +337,7 @@ fn a_tap_is_persistent_and_made_once() {
         return;
     }
     let name = format!("vireo-t{}", std::process::id());
-    netns::create(&name).unwrap();
+    add_namespace(&name);
     let path = netns::path(&name);
     let links = netns::inside(&path, || {
         use tap::Queues::{Several, Single};

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tracing::{error, warn};
 use uuid::Uuid;
 
+use super::act::{run_blocking, sync_error};
 use super::desired::Desired;
 use super::network::remove_network;
 use super::reconciler::VmiReconciler;
@@ -80,6 +81,7 @@ impl Tasks {
     /// with their UIDs.
     async fn adopt(&mut self) -> Result<Vec<(Key, Uuid)>, StateError> {
         let mut objects = Vec::new();
+        let mut has_network = false;
         for (uid, dir) in self.node.state.vmi_dirs()? {
             match Record::load(uid, dir.clone()) {
                 Ok(Some(record)) if self.senders.contains_key(&record.key()) => {
@@ -87,6 +89,7 @@ impl Tasks {
                 }
                 Ok(Some(record)) => {
                     let key = record.key();
+                    has_network |= record.plan.is_some();
                     match record.file() {
                         Some(file) => drop(self.owners.insert(key, file.to_owned())),
                         None => objects.push((key, uid)),
@@ -104,7 +107,19 @@ impl Tasks {
                 }
             }
         }
+        if has_network {
+            self.filter_guests().await;
+        }
         Ok(objects)
+    }
+
+    /// Applies the rules of the host to guests that run already: an earlier release, or other options, may have left others.
+    async fn filter_guests(&self) {
+        let node = Arc::clone(&self.node);
+        let prepare = move || node.prepare_host().map_err(sync_error("FailedNetwork"));
+        if let Err(error) = run_blocking("FailedNetwork", prepare).await {
+            error!(reason = error.reason, "{}", error.message);
+        }
     }
 
     fn spawn(&mut self, reconciler: VmiReconciler, desired: Desired) {

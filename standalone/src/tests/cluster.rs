@@ -35,6 +35,7 @@ pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
         hypervisor: vireo_api::spec::HypervisorChoice::Auto,
         vm_cidr: format!("{}/16", Ipv4Addr::new(10, 201, 0, 0)).parse().unwrap(),
         vm_cidr_ipv6: None,
+        guest_access: Default::default(),
         launcher: "virt-launcher".into(),
         qemu: None,
         storage_dir: "/absent".into(),

@@ -1,0 +1,123 @@
+//! What a guest may send: frames with its own addresses. The rules are at the ingress of its tap, before anything of its
+//! namespace, or the bridge of its Pod, sees a frame.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use vireo_vmconfig::MacAddr;
+
+/// The addresses that a guest may send from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// Of its NIC.
+    pub mac: MacAddr,
+    /// What else.
+    pub addresses: Addresses,
+}
+
+/// The IP addresses of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addresses {
+    /// These are known, and others are refused.
+    Known {
+        /// IPv4.
+        ipv4: Ipv4Addr,
+        /// IPv6, where the guest has that.
+        ipv6: Option<Ipv6Addr>,
+    },
+    /// The network of a bridge gives them, and they are not known here.
+    OfNetwork,
+}
+
+/// The rules for one tap, which must exist. `router` is the link-local address of the guest's IPv6 gateway.
+pub fn rules(tap: &str, Sender { mac, addresses }: Sender, router: Ipv6Addr) -> String {
+    let mut rules = format!(
+        "table netdev vireo-{tap} {{}}
+delete table netdev vireo-{tap}
+table netdev vireo-{tap} {{
+  chain ingress {{
+    type filter hook ingress device \"{tap}\" priority filter; policy drop;
+    ether saddr != {mac} drop
+    ether type arp arp saddr ether != {mac} drop
+"
+    );
+    match addresses {
+        Addresses::OfNetwork => {
+            let _ = writeln!(rules, "    accept");
+        }
+        Addresses::Known { ipv4, ipv6 } => {
+            // 0.0.0.0: a probe for an address, and a guest that has none yet.
+            let _ = writeln!(rules, "    ether type arp arp saddr ip {{ 0.0.0.0, {ipv4} }} accept");
+            let _ = writeln!(rules, "    ip saddr {ipv4} accept");
+            let _ = writeln!(rules, "    ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept");
+            if let Some(ipv6) = ipv6 {
+                rules.push_str(&ipv6_rules(ipv6, router));
+            }
+        }
+    }
+    rules.push_str("  }\n}\n");
+    rules
+}
+
+/// A guest chooses its link-local addresses itself, and is no router.
+fn ipv6_rules(guest: Ipv6Addr, router: Ipv6Addr) -> String {
+    let target = |address: Ipv6Addr| format!("@th,64,128 0x{:032x}", u128::from(address));
+    format!(
+        "    icmpv6 type {{ nd-router-advert, nd-redirect }} drop
+    icmpv6 type nd-neighbor-advert {router_target} drop
+    icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa @th,64,128 != 0x{guest_target:032x} drop
+    ip6 saddr {router} drop
+    ip6 saddr {{ {guest}, fe80::/10 }} accept
+    ip6 saddr :: icmpv6 type {{ nd-neighbor-solicit, nd-router-solicit, mld2-listener-report }} accept
+",
+        router_target = target(router),
+        guest_target = u128::from(guest),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+    fn sender(addresses: Addresses) -> Sender {
+        Sender { mac: MacAddr::local([0, 0, 0, 0, 7]), addresses }
+    }
+
+    #[test]
+    fn a_guest_sends_from_its_own_addresses_alone() {
+        let ipv4 = Ipv4Addr::new(10, 0, 2, 2);
+        let golden = "table netdev vireo-tap0 {}
+delete table netdev vireo-tap0
+table netdev vireo-tap0 {
+  chain ingress {
+    type filter hook ingress device \"tap0\" priority filter; policy drop;
+    ether saddr != 02:00:00:00:00:07 drop
+    ether type arp arp saddr ether != 02:00:00:00:00:07 drop
+    ether type arp arp saddr ip { 0.0.0.0, 10.0.2.2 } accept
+    ip saddr 10.0.2.2 accept
+    ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept
+    icmpv6 type { nd-router-advert, nd-redirect } drop
+    icmpv6 type nd-neighbor-advert @th,64,128 0xfe800000000000000000000000000001 drop
+    icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa @th,64,128 != 0xfd100000000200000000000000000002 drop
+    ip6 saddr fe80::1 drop
+    ip6 saddr { fd10:0:2::2, fe80::/10 } accept
+    ip6 saddr :: icmpv6 type { nd-neighbor-solicit, nd-router-solicit, mld2-listener-report } accept
+  }
+}
+";
+        let ipv6 = Some("fd10:0:2::2".parse().unwrap());
+        assert_eq!(rules("tap0", sender(Addresses::Known { ipv4, ipv6 }), ROUTER), golden);
+        let without = rules("tap0", sender(Addresses::Known { ipv4, ipv6: None }), ROUTER);
+        assert!(!without.contains("ip6") && !without.contains("icmpv6"), "{without}");
+    }
+
+    #[test]
+    fn on_a_network_with_addresses_of_its_own_the_mac_is_checked() {
+        let rules = rules("tap1", sender(Addresses::OfNetwork), ROUTER);
+        assert!(rules.ends_with(
+            "    ether saddr != 02:00:00:00:00:07 drop\n    ether type arp arp saddr ether != 02:00:00:00:00:07 drop\n    accept\n  }\n}\n"
+        ), "{rules}");
+    }
+}
