@@ -11,7 +11,7 @@ use crate::launcher::users::Users;
 use crate::network::address::parse_ipv6_range;
 use crate::network::host::GuestAccess;
 use crate::network::nft::Forward;
-use crate::settings::{Isolation, Runtime, Settings, beside_this_program, host_name};
+use crate::settings::{Isolation, LauncherCgroups, Runtime, Settings, beside_this_program, host_name};
 use crate::storage::{AllowedPaths, ImageReader, ImporterSettings, Registries, RegistrySettings};
 
 /// The options of a node agent.
@@ -48,6 +48,9 @@ pub struct NodeArgs {
     /// let this program make namespaces.
     #[arg(long, value_enum, default_value_t = LauncherIsolation::Full)]
     launcher_isolation: LauncherIsolation,
+    /// Whether launchers have cgroups with limits of memory, CPU time and processes.
+    #[arg(long, value_enum, default_value_t = Cgroups::Auto)]
+    launcher_cgroups: Cgroups,
     /// User and group IDs of launchers. Each VM has its own, virt-importer the last one, and nothing else on this host may use them. The default is above
     /// those that distributions and container runtimes use.
     #[arg(long, value_name = "FIRST-LAST", default_value = "1900000000-1900999999")]
@@ -79,6 +82,16 @@ fn absolute_unless_name(path: PathBuf) -> std::io::Result<PathBuf> {
 enum LauncherIsolation {
     /// A user for each VM, own namespaces, no capabilities, and the files of the system alone.
     Full,
+    /// None.
+    None,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Cgroups {
+    /// As far as this host lets this program make them; a VMI whose limits are not in force says so.
+    Auto,
+    /// A VM without its limits is not started.
+    Required,
     /// None.
     None,
 }
@@ -124,6 +137,11 @@ impl NodeArgs {
             isolation: match self.launcher_isolation {
                 LauncherIsolation::Full => Isolation::Users(self.vm_uids),
                 LauncherIsolation::None => Isolation::None,
+            },
+            cgroups: match self.launcher_cgroups {
+                Cgroups::Auto => LauncherCgroups::Auto,
+                Cgroups::Required => LauncherCgroups::Required,
+                Cgroups::None => LauncherCgroups::None,
             },
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,

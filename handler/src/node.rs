@@ -16,7 +16,7 @@ use crate::launcher::pod::ClaimDisks;
 use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
-use crate::settings::{Isolation, Runtime, Settings};
+use crate::settings::{Isolation, LauncherCgroups, Runtime, Settings};
 use crate::state::{StateDir, StateError, VmiDir, write_json};
 use crate::storage::{Claims, Images};
 
@@ -105,9 +105,17 @@ pub(crate) enum UserError {
     State(#[from] StateError),
 }
 
-fn find_cgroups() -> Option<Cgroups> {
+fn find_cgroups(wanted: LauncherCgroups) -> Option<Cgroups> {
+    if wanted == LauncherCgroups::None {
+        return None;
+    }
     let found = Cgroups::find();
-    found.map_err(|error| info!(%error, "launchers share the handler's cgroup")).ok()
+    let found =
+        found.map_err(|error| warn!(%error, "launchers share the handler's cgroup, without limits")).ok()?;
+    if let Err(error) = found.complete() {
+        warn!(%error, "launchers have cgroups without a part of their limits");
+    }
+    Some(found)
 }
 
 /// Ignores poisoning: a panic in the short critical sections below leaves no partial change.
@@ -125,7 +133,7 @@ impl Node {
             );
         }
         let (state, cgroups) = match &settings.runtime {
-            Runtime::Process => (state, find_cgroups()),
+            Runtime::Process => (state, find_cgroups(settings.cgroups)),
             // The kubelet makes the cgroups of Pods.
             Runtime::Pods(_) => (state.of_pods(), None),
         };
@@ -165,6 +173,7 @@ impl Node {
             vm_cidr: "10.201.0.0/16".parse().unwrap(),
             vm_cidr_ipv6: None,
             guest_access: network::host::GuestAccess::default(),
+            cgroups: LauncherCgroups::None,
             runtime: Runtime::Process,
             isolation: crate::settings::Isolation::None,
             launcher: "virt-launcher".into(),

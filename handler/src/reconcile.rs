@@ -10,6 +10,7 @@ pub mod decide;
 mod desired;
 mod end;
 mod hotplug;
+mod limits;
 mod network;
 mod observe;
 mod prober;

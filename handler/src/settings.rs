@@ -27,6 +27,17 @@ pub enum Isolation {
     None,
 }
 
+/// Whether launchers that the handler starts have cgroups of their own, with limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LauncherCgroups {
+    /// As far as the host lets the handler make them.
+    Auto,
+    /// A launcher without its limits is not started.
+    Required,
+    /// None.
+    None,
+}
+
 /// Settings of one handler.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -44,6 +55,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// `--launcher-isolation` with `--vm-uids`.
     pub isolation: Isolation,
+    /// `--launcher-cgroups`.
+    pub cgroups: LauncherCgroups,
     /// `--launcher`.
     pub launcher: PathBuf,
     /// `--qemu`; the launcher's default when absent.

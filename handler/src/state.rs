@@ -242,6 +242,11 @@ impl VmiDir {
         self.path.join("launcher.stamp")
     }
 
+    /// The cgroups of its launcher, written before they are made.
+    pub(crate) fn cgroups(&self) -> PathBuf {
+        self.path.join("cgroups.json")
+    }
+
     /// Exists when the guest was shut down because its node shuts down.
     pub fn node_shutdown(&self) -> PathBuf {
         self.path.join("node-shutdown")

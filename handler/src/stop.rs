@@ -119,7 +119,8 @@ mod tests {
             log: &log,
             stamp: &stamp,
             namespace: None,
-            cgroup: None,
+            cgroups: &[],
+            oom_score_adj: None,
             confinement: None,
         })
         .unwrap();

@@ -21,6 +21,8 @@ pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial |
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 /// Where VMs have their IPv6 addresses.
 const VMS_IPV6: &str = "fd00:10:201::/64";
+/// A port of the host that guests reach; others they do not.
+const OPEN_PORT: &str = "tcp/8075";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -52,6 +54,7 @@ fn vireo<'h>(host: &'h Host, hypervisor: &str, options: &[String]) -> Result<Pro
         .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", hypervisor])
         .args(["--node-name", "here", "--host-disks", &host.work("data"), "--vm-cidr-ipv6", VMS_IPV6])
         .args(["--images", &host.input(""), "--images", &host.work("images")])
+        .args(["--allow-guest-to-host", OPEN_PORT])
         .args(options)
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;

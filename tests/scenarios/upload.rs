@@ -115,6 +115,18 @@ fn has_ipv6(standalone: &Standalone<'_>, guest: &mut Login<'_>) -> Result<(), Ho
     let fetched = guest.run(&format!("for i in $(seq 10); do {fetch} && break; sleep 1; done"))?;
     assert_eq!(fetched.trim(), "from the host", "{:?}", server.ended()?);
     server.signal(SIGKILL)?;
+    // A server on all addresses of the host, at a port that is not opened. The host itself reaches it.
+    let serve = ["httpd", "-f", "-p", "8076", "-h", &served];
+    let mut server = standalone.host.command(&busybox).args(serve).spawn()?;
+    let itself =
+        format!("for i in $(seq 50); do {get} | {busybox} nc -w 2 {host} 8076 && break; sleep 0.1; done");
+    assert!(standalone.host.shell(&itself).run()?.ok().contains("from the host"));
+    let gateway = first.and_then(|first| first.strip_suffix('2')).map(|net| format!("{net}1"));
+    for address in [host, gateway.expect("an address of IPv4")] {
+        let fetch = format!("! {{ {get} | nc -w 3 {address} 8076 | grep from; }}");
+        guest.run(&fetch)?;
+    }
+    server.signal(SIGKILL)?;
     let serve = "mkdir /tmp/served && echo from the guest >/tmp/served/file && httpd -p 8075 -h /tmp/served";
     guest.run(serve)?;
     let fetch = format!("{get} | {busybox} nc -w 10 {address} 8075 | grep from");

@@ -41,8 +41,10 @@ pub struct Start<'a> {
     pub stamp: &'a Path,
     /// The network namespace it runs in; the host's when absent.
     pub namespace: Option<&'a Path>,
-    /// The cgroup v2 directory it joins, where one could be made.
-    pub cgroup: Option<&'a Path>,
+    /// The cgroups it joins, where they could be made.
+    pub cgroups: &'a [PathBuf],
+    /// How likely the kernel ends it when the node has no memory left: that of this process when absent.
+    pub oom_score_adj: Option<i32>,
     /// How it is isolated, unless it is not.
     pub confinement: Option<Confinement<'a>>,
 }
@@ -109,10 +111,10 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
     let mut stamp =
         OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(start.stamp)?;
     stamp.write_all(boot_id()?.as_bytes())?;
-    let procs = start
-        .cgroup
-        .map(|path| OpenOptions::new().write(true).open(path.join("cgroup.procs")))
-        .transpose()?;
+    let procs =
+        start.cgroups.iter().map(|path| OpenOptions::new().write(true).open(path.join("cgroup.procs")));
+    let procs: Vec<File> = procs.collect::<io::Result<_>>()?;
+    let oom_score_adj = start.oom_score_adj.map(|score| score.to_string());
 
     let mut command = Command::new(start.program);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -127,8 +129,11 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
     let prepare = move || {
         setsid()?;
         close_inherited_descriptors();
-        if let Some(procs) = &procs {
+        for procs in &procs {
             rustix::io::write(procs, b"0")?;
+        }
+        if let Some(score) = &oom_score_adj {
+            set_oom_score(score)?;
         }
         copy_own_stat(&stamp)
     };
@@ -218,6 +223,13 @@ fn close_inherited_descriptors() {
     unsafe {
         libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
+}
+
+fn set_oom_score(score: &str) -> io::Result<()> {
+    let flags = rustix::fs::OFlags::WRONLY;
+    let file = rustix::fs::open(c"/proc/self/oom_score_adj", flags, rustix::fs::Mode::empty())?;
+    rustix::io::write(&file, score.as_bytes())?;
+    Ok(())
 }
 
 fn copy_own_stat(stamp: &File) -> io::Result<()> {

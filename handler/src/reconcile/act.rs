@@ -12,10 +12,12 @@ use vireo_vmconfig::DeviceRequest;
 use super::deadline::Interrupt;
 use super::decide::Action;
 use super::desired::Desired;
+use super::limits::node_memory;
 use super::reconciler::{LauncherState, VmiReconciler};
 use super::record::{Record, now};
 use super::status::{NO_POD, Phase, SyncError};
 use crate::launcher;
+use crate::launcher::cgroup::limits::oom_score_adj;
 use crate::launcher::files::{Origin, PodFiles};
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Confinement, Start};
@@ -222,8 +224,9 @@ impl VmiReconciler {
         if cancel_if(desired, is_moot, self.prepare_storage(vm, sources)).await.transpose()?.is_none() {
             return Ok(());
         }
+        let cgroups = self.make_cgroups(vm).await?;
         let record = self.known()?;
-        let cgroup = self.cgroup(&record);
+        let oom_score_adj = Some(oom_score_adj(vm, node_memory()));
         let (node, settings) = (Arc::clone(&self.node), self.node.settings.clone());
         run_blocking("FailedLauncher", move || {
             let user = node.give_user(record.uid, &record.dir).map_err(sync_error("FailedLauncher"))?;
@@ -247,7 +250,8 @@ impl VmiReconciler {
                 log: &record.dir.launcher_log(),
                 stamp: &record.dir.launcher_stamp(),
                 namespace: namespace.as_deref(),
-                cgroup: cgroup.as_deref(),
+                cgroups: &cgroups,
+                oom_score_adj,
                 confinement,
             };
             process::spawn(&start).map(drop).map_err(|error| SyncError {
@@ -259,11 +263,6 @@ impl VmiReconciler {
         self.find_launcher().map_err(sync_error("FailedLauncher"))?;
         info!("launcher started");
         self.enter(Phase::Scheduled)
-    }
-
-    fn cgroup(&self, record: &Record) -> Option<PathBuf> {
-        let made = self.node.cgroups.as_ref()?.create(record.uid);
-        made.map_err(|error| warn!(error = chain(&error), "cannot create a cgroup for the launcher")).ok()
     }
 
     async fn prepare_storage(
@@ -378,18 +377,6 @@ impl VmiReconciler {
             files::pass(&socket, &launcher::files::open(&request, &origin)?)
         };
         run_blocking("FailedLaunch", move || pass().map_err(sync_error("FailedLaunch"))).await
-    }
-
-    /// Removes the cgroup of a launcher that is gone and kills the processes left in it. The VMI's resources are
-    /// released only after that.
-    pub(super) async fn end_leftovers(&self) -> Done {
-        let uid = self.known()?.uid;
-        let node = Arc::clone(&self.node);
-        run_blocking("FailedKill", move || {
-            let removed = node.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.remove(uid));
-            removed.map_err(sync_error("FailedKill"))
-        })
-        .await
     }
 
     async fn remove(&mut self) -> Done {

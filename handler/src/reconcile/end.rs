@@ -10,7 +10,7 @@ use super::deadline::{Deadline, Interrupt, Sent};
 use super::reconciler::VmiReconciler;
 use super::record::{Record, now};
 use super::status::{
-    End, Lost, Phase, SyncError, end, end_before_start, mark_unhealthy, stop, unhealthy_end,
+    End, Lost, Phase, SyncError, end, end_before_start, mark_unhealthy, out_of_memory, stop, unhealthy_end,
 };
 use crate::console_log;
 use crate::launcher::link::{LauncherStatus, LinkError};
@@ -112,13 +112,18 @@ impl VmiReconciler {
         {
             Node::log_error("cannot keep the console log of a guest that has ended", &error);
         }
-        match record.stopped() && !record.started() && !record.deleting() {
-            true => self.finish(&end_before_start()),
-            false => self.finish(&end(&outcome, record.grace(), record.deleting())),
+        if record.stopped() && !record.started() && !record.deleting() {
+            return self.finish(&end_before_start());
+        }
+        let end = end(&outcome, record.grace(), record.deleting());
+        match self.exceeded_memory().filter(|_| end.phase == Phase::Failed) {
+            Some(limit) => self.finish(&out_of_memory(limit)),
+            None => self.finish(&end),
         }
     }
 
     pub(super) async fn record_loss(&mut self) -> Done {
+        let exceeded_memory = self.exceeded_memory();
         self.end_leftovers().await?;
         let record = self.known()?;
         if record.stopped() && !record.started() && !record.deleting() {
@@ -134,6 +139,7 @@ impl VmiReconciler {
             },
             grace: record.grace(),
             with_node: record.dir.node_shutdown().exists(),
+            exceeded_memory,
         };
         self.finish(&lost.end(&record.dir.launcher_log()))
     }

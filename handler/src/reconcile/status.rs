@@ -6,7 +6,7 @@ mod interfaces;
 mod pause;
 mod volume;
 
-pub(super) use ending::{End, Lost, end, end_before_start, record_end, unhealthy_end};
+pub(super) use ending::{End, Lost, end, end_before_start, out_of_memory, record_end, unhealthy_end};
 pub(crate) use interfaces::primary;
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
@@ -35,6 +35,9 @@ pub const UNHEALTHY: &str = "vireo.io/unhealthy";
 
 /// The condition of a VMI whose guest is shut down because its launcher Pod is being deleted.
 pub const POD_TERMINATING: &str = "vireo.io/pod-terminating";
+
+/// The condition of a VMI with limits of resources that are not in force.
+pub const LIMITS: &str = "vireo.io/limits-not-in-force";
 
 /// The prefix of the Ready condition's message when a readinessProbe fails.
 const READINESS_FAILED: &str = "Readiness probe failed: ";
@@ -295,6 +298,14 @@ pub(super) fn unhealthy_since(status: &Status) -> Option<&str> {
 pub(super) fn mark_unhealthy(status: &mut Status, cause: &str, now: &str) {
     let message = format!("Liveness probe failed: {cause}");
     put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
+}
+
+/// Sets or removes the condition that limits of resources are not in force.
+pub(super) fn note_limits(status: &mut Status, problem: Option<&str>, now: &str) {
+    let value = problem.map(|problem| {
+        (true, "CgroupsNotAvailable", format!("spec.domain.resources.limits are not in force: {problem}"))
+    });
+    put(&mut status.conditions, LIMITS, value, now);
 }
 
 /// Since when the guest is to be shut down because its launcher Pod is being deleted, RFC 3339.

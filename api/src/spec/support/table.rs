@@ -227,7 +227,7 @@ sections! {
         Refused "domain.memory.reservedOverhead.memLock", "the overhead of memory is calculated";
     }
     "Resources" {
-        Both "domain.resources.limits{}", "enforced in clusters";
+        Both "domain.resources.limits{}", "CPU and memory; on a single host that of memory applies to what the hypervisor takes, too";
         Both "domain.resources.overcommitGuestOverhead", "";
         Both "domain.resources.requests{}", "";
     }

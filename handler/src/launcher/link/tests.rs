@@ -35,7 +35,8 @@ impl Stage {
             log: &log,
             stamp: &stamp,
             namespace: None,
-            cgroup: None,
+            cgroups: &[],
+            oom_score_adj: None,
             confinement: None,
         };
         process::spawn(&start).unwrap();

@@ -7,7 +7,8 @@ fn sleeper<'a>(log: &'a Path, stamp: &'a Path) -> Start<'a> {
         log,
         stamp,
         namespace: None,
-        cgroup: None,
+        cgroups: &[],
+        oom_score_adj: None,
         confinement: None,
     }
 }
@@ -63,11 +64,11 @@ async fn nothing_open_is_inherited() {
 
 /// A launcher that is stopped, with a child, a grandchild that left the session, and an orphan that did not; the
 /// ids of all of them.
-async fn family(dir: &Path, cgroup: Option<&Path>) -> (Process, Vec<i32>) {
+async fn family(dir: &Path, cgroups: &[PathBuf]) -> (Process, Vec<i32>) {
     let (log, stamp) = (dir.join("log"), dir.join("stamp"));
     let line = "sleep 600 & echo $!; sh -c 'setsid sleep 601 & echo $!; wait' & echo $!; \
                 (sleep 602 & echo $!); echo ready; kill -STOP $$; wait";
-    spawn(&Start { arguments: vec!["-c".into(), line.into()], cgroup, ..sleeper(&log, &stamp) }).unwrap();
+    spawn(&Start { arguments: vec!["-c".into(), line.into()], cgroups, ..sleeper(&log, &stamp) }).unwrap();
     let Found::Running(process) = find(&stamp).unwrap() else { panic!("it was just started") };
     let pids = loop {
         let text = fs::read_to_string(&log).unwrap();
@@ -92,7 +93,7 @@ async fn are_gone(pids: &[i32]) {
 #[tokio::test]
 async fn nothing_of_a_launcher_survives_its_kill() {
     let dir = tempfile::tempdir().unwrap();
-    let (process, pids) = family(dir.path(), None).await;
+    let (process, pids) = family(dir.path(), &[]).await;
     process.kill_all(None).unwrap();
     assert_eq!(process.gone().await, Ending::Signal(9));
     are_gone(&pids).await;
@@ -108,20 +109,21 @@ async fn a_cgroup_is_killed_whole_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     for is_killed in [true, false] {
         let uid = uuid::Uuid::new_v4();
-        let cgroup = cgroups.create(uid).unwrap();
-        assert_eq!(cgroups.of(uid).as_ref(), Some(&cgroup));
-        let (process, pids) = family(dir.path(), Some(&cgroup)).await;
+        let made = cgroups.create(uid).unwrap();
+        let unified = cgroups.of(uid);
+        assert!(unified.iter().all(|path| made.contains(path)), "{made:?}");
+        let (process, pids) = family(dir.path(), &made).await;
         if is_killed {
-            process.kill_all(Some(&cgroup)).unwrap();
+            process.kill_all(unified.as_deref()).unwrap();
         } else {
             process.kill().unwrap();
         }
         process.gone().await;
         // What a launcher left behind goes with its cgroup.
-        cgroups.remove(uid).unwrap();
+        cgroups.remove(uid, Vec::new()).unwrap();
         are_gone(&pids).await;
-        assert_eq!(cgroups.of(uid), None);
-        cgroups.remove(uid).unwrap();
+        assert!(made.iter().all(|path| !path.exists()), "{made:?}");
+        cgroups.remove(uid, made).unwrap();
         fs::remove_file(dir.path().join("log")).unwrap();
     }
 }

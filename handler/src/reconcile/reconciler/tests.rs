@@ -79,7 +79,8 @@ fn launcher(dir: &VmiDir) -> process::Process {
         log: &log,
         stamp: &stamp,
         namespace: None,
-        cgroup: None,
+        cgroups: &[],
+        oom_score_adj: None,
         confinement: None,
     })
     .unwrap();

@@ -82,6 +82,18 @@ pub(in crate::reconcile) fn end_before_start() -> End {
     End::failed("PodTerminated", "its launcher Pod was deleted before its guest was started")
 }
 
+/// The end of a guest whose launcher reached its limit of memory, in MiB. The reason is Kubernetes'.
+pub(in crate::reconcile) fn out_of_memory(limit: u64) -> End {
+    End::failed(
+        "OOMKilled",
+        format!(
+            "the memory limit of its launcher, {limit} MiB, was reached, and the kernel ended it: what the guest and its \
+             hypervisor take beside its memory counts, too; raise spec.domain.resources.limits.memory, which also \
+             replaces the limit of VMIs without one"
+        ),
+    )
+}
+
 /// Records an end in the Synchronized condition.
 pub(in crate::reconcile) fn record_end(status: &mut Status, end: &End, now: &str) {
     let failed = end.phase == Phase::Failed;
@@ -108,6 +120,8 @@ pub(in crate::reconcile) struct Lost {
     pub(in crate::reconcile) grace: u64,
     /// It was asked to stop because the node shuts down.
     pub(in crate::reconcile) with_node: bool,
+    /// Its limit of memory in MiB, if it was killed for that.
+    pub(in crate::reconcile) exceeded_memory: Option<u64>,
 }
 
 impl Lost {
@@ -128,6 +142,7 @@ impl Lost {
                     "its launcher did not end the guest within the grace period of {grace} s, and was killed"
                 ),
             ),
+            Self { killed: None, exceeded_memory: Some(limit), .. } => out_of_memory(limit),
             Self { killed: Some(Awaited::Start), .. } => {
                 let message = format!(
                     "its launcher did not start the guest in time, and was killed; see {}",
@@ -161,8 +176,15 @@ mod tests {
 
     use super::*;
 
-    const LOST: Lost =
-        Lost { started: true, deleting: false, killed: None, ending: None, grace: 30, with_node: false };
+    const LOST: Lost = Lost {
+        started: true,
+        deleting: false,
+        killed: None,
+        ending: None,
+        grace: 30,
+        with_node: false,
+        exceeded_memory: None,
+    };
 
     fn all() -> impl Iterator<Item = Lost> {
         let killed = [None, Some(Awaited::Start), Some(Awaited::End), Some(Awaited::Exit)];
@@ -185,6 +207,7 @@ mod tests {
                             ending,
                             grace,
                             with_node: false,
+                            exceeded_memory: None,
                         })
                     })
                 })
@@ -224,6 +247,11 @@ mod tests {
             (Lost { ending: Some(Signal(11)), grace: 0, ..LOST }, Phase::Failed, "LauncherLost"),
             (Lost { killed: Some(Awaited::Start), started: false, ..LOST }, Phase::Failed, "LaunchTimedOut"),
             (Lost { with_node: true, ..deleting }, Phase::Failed, "NodeShutdown"),
+            (
+                Lost { exceeded_memory: Some(300), ending: Some(Signal(9)), ..LOST },
+                Phase::Failed,
+                "OOMKilled",
+            ),
         ];
         for (lost, phase, reason) in rows {
             let end = lost.end(Path::new("/log"));

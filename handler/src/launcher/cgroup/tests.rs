@@ -1,0 +1,79 @@
+//! Against the cgroups of this host, in whichever version it has them.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+/// Runs a program in the cgroups of a launcher with limits. Returns how it ended and what it printed.
+fn run_limited(cgroups: &Cgroups, limits: &Limits, line: &str) -> (std::process::Output, Vec<PathBuf>, Uuid) {
+    let uid = Uuid::new_v4();
+    let paths = cgroups.create(uid).unwrap();
+    cgroups.limit(uid, limits).unwrap();
+    let procs: Vec<File> = paths
+        .iter()
+        .map(|path| File::options().write(true).open(path.join("cgroup.procs")).unwrap())
+        .collect();
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let join = move || {
+        for procs in &procs {
+            rustix::io::write(procs, b"0")?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec, `join` makes plain system calls on files that are open.
+    #[expect(unsafe_code, reason = "a process joins its cgroups before it is executed")]
+    unsafe {
+        command.pre_exec(join)
+    };
+    let ended = command.spawn().unwrap().wait_with_output().unwrap();
+    (ended, paths, uid)
+}
+
+fn complete() -> Option<Cgroups> {
+    match Cgroups::find().and_then(|found| found.complete().map(|()| found)) {
+        Ok(cgroups) => Some(cgroups),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn limits_are_real() {
+    let Some(cgroups) = complete() else { return };
+    let limits = Limits { memory: 64 << 20, pids: 20, cpu: Some(500), cpu_share: 100 };
+    // 200 MiB in a process of their own.
+    let grow = "head -c 200000000 /dev/zero | tail >/dev/null";
+    let (ended, paths, uid) = run_limited(&cgroups, &limits, grow);
+    assert!(oom_kills(&paths) > 0, "{ended:?}");
+    cgroups.remove(uid, Vec::new()).unwrap();
+
+    let (ended, paths, uid) =
+        run_limited(&cgroups, &limits, "for i in $(seq 40); do sleep 9 & done; kill $(jobs -p)");
+    let said = String::from_utf8_lossy(&ended.stderr).to_lowercase();
+    assert!(said.contains("fork"), "{ended:?}");
+    assert_eq!(oom_kills(&paths), 0);
+    cgroups.remove(uid, Vec::new()).unwrap();
+
+    // Half a CPU: 0.3 s of it take 0.6 s at least, less one period.
+    let begin = Instant::now();
+    let line = "while read -r a b c < /proc/$$/schedstat && [ ${a:-0} -lt 300000000 ]; do :; done";
+    let (ended, _, uid) = run_limited(&cgroups, &limits, line);
+    assert!(begin.elapsed() > Duration::from_millis(450), "{:?} {ended:?}", begin.elapsed());
+    cgroups.remove(uid, Vec::new()).unwrap();
+}
+
+#[test]
+fn a_cgroup_of_an_earlier_handler_is_removed_by_its_name() {
+    let Some(cgroups) = complete() else { return };
+    let (dir, uid) = (tempfile::tempdir().unwrap(), Uuid::new_v4());
+    let [mine, other] = [uid, Uuid::new_v4()].map(|uid| dir.path().join(uid.to_string()));
+    for path in [&mine, &other] {
+        fs::create_dir(path).unwrap();
+    }
+    cgroups.remove(uid, vec![mine.clone(), other.clone()]).unwrap();
+    assert!(!mine.exists() && other.exists());
+}
