@@ -138,7 +138,8 @@ impl Node {
             Runtime::Pods(_) => (state.of_pods(), None),
         };
         Self {
-            storage: Claims::below(settings.storage_dir.clone(), settings.image_reader.clone()),
+            storage: Claims::below(settings.storage_dir.clone(), settings.image_reader.clone())
+                .overcommit(settings.storage_overcommit),
             images: Images::new(
                 state.images(),
                 settings.allowed.clone(),
@@ -179,6 +180,7 @@ impl Node {
             launcher: "virt-launcher".into(),
             qemu: None,
             storage_dir: "/absent".into(),
+            storage_overcommit: 100,
             allowed: crate::storage::AllowedPaths::any(),
             node_name: "node1".to_owned(),
             registries: None,

@@ -63,6 +63,8 @@ pub struct Settings {
     pub qemu: Option<PathBuf>,
     /// `--storage-dir`.
     pub storage_dir: PathBuf,
+    /// `--storage-overcommit`.
+    pub storage_overcommit: u64,
     /// The paths of this node that manifests may name.
     pub allowed: AllowedPaths,
     /// `--node-name`.

@@ -4,6 +4,7 @@
 //! for
 //! `virt-handler --manifests`; in a cluster it is a mounted volume.
 
+mod pool;
 mod upload;
 
 use std::collections::BTreeMap;
@@ -14,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::importer::ImageReader;
-use super::volumes::{VolumeError, has_space, host_disk};
+use super::volumes::{VolumeError, host_disk};
 
+pub use pool::Size;
 pub use upload::{Filled, Upload, UploadError};
 
 /// What KubeVirt calls the disk in a claim's file system.
@@ -64,6 +66,8 @@ pub enum ClaimError {
 pub struct Claims {
     root: PathBuf,
     reader: ImageReader,
+    /// How much of the pool may be promised to claims, in percent.
+    overcommit: u64,
     unbound: Arc<Mutex<States>>,
 }
 
@@ -73,7 +77,7 @@ type States = BTreeMap<(String, String), String>;
 impl Claims {
     /// The claims below a directory.
     pub fn below(root: PathBuf, reader: ImageReader) -> Self {
-        Self { root, reader, unbound: Arc::default() }
+        Self { root, reader, overcommit: 100, unbound: Arc::default() }
     }
 
     /// The path of a claim's disk. Namespaces and names are DNS names, so the path stays in the directory.
@@ -164,7 +168,7 @@ impl Claims {
     /// Blocks.
     ///
     /// # Errors
-    /// When it cannot be created, or the file system has no space for it.
+    /// When it cannot be created, or the pool has no space for it beside what was promised to other claims.
     pub fn provide(&self, namespace: &str, name: &str, bytes: u64) -> Result<u64, VolumeError> {
         let path = self.path(namespace, name);
         let open = |source| VolumeError::Open { path: path.clone(), source };
@@ -178,7 +182,7 @@ impl Claims {
             return Ok(has);
         }
         fs::create_dir_all(self.directory(namespace, name)).map_err(open)?;
-        has_space(&path, wanted - has.unwrap_or(0))?;
+        self.reserve(&path, wanted - has.unwrap_or(0))?;
         if has.is_some() {
             let file = OpenOptions::new().write(true).open(&path).map_err(open)?;
             file.set_len(wanted).and_then(|()| file.sync_all()).map_err(open)?;
@@ -233,7 +237,7 @@ mod tests {
         let written = fs::read(&path).unwrap();
         assert_eq!((written.len(), &written[..8192]), (1 << 20, &[7; 8192][..]));
         let huge = claims.provide("a", "data", 1 << 60).unwrap_err();
-        assert!(matches!(huge, VolumeError::NoSpace { .. }), "{huge}");
+        assert!(matches!(huge, VolumeError::PoolFull { .. }), "{huge}");
         claims.remove("a", "data").unwrap();
         claims.remove("a", "data").unwrap();
         assert!(claims.find("a", "data").is_err());

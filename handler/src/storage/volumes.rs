@@ -9,6 +9,7 @@ use std::process::Command;
 use rustix::fs::{OFlags, StatVfs, statvfs};
 
 use super::allowed::NotAllowed;
+use super::claims::Size;
 use crate::jobs::{JobContext, child};
 
 const MIB: u64 = 1 << 20;
@@ -53,6 +54,25 @@ pub enum VolumeError {
         wanted: u64,
         /// What there is.
         free: u64,
+    },
+    /// No space for a claim beside the others.
+    #[error(
+        "{path} needs {wanted}, and {left} are free of {capacity}: {promised} are promised to other claims \
+         (--storage-overcommit {overcommit})"
+    )]
+    PoolFull {
+        /// The file.
+        path: PathBuf,
+        /// What it needs.
+        wanted: Size,
+        /// What is not promised.
+        left: Size,
+        /// What is free, or taken by claims.
+        capacity: Size,
+        /// What was promised.
+        promised: Size,
+        /// The part of the capacity that may be promised, in percent.
+        overcommit: u64,
     },
 }
 
@@ -116,7 +136,7 @@ pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeErro
 
 /// Checks that the file system of a file has space for this many bytes. As in KubeVirt, the file system's own overhead
 /// may take up to a tenth.
-pub(super) fn has_space(path: &Path, wanted: u64) -> Result<(), VolumeError> {
+fn has_space(path: &Path, wanted: u64) -> Result<(), VolumeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let stat = statvfs(directory).map_err(|errno| open_error(path)(errno.into()))?;
     fits(path, &stat, wanted)

@@ -36,6 +36,7 @@ pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
         vm_cidr: format!("{}/16", Ipv4Addr::new(10, 201, 0, 0)).parse().unwrap(),
         vm_cidr_ipv6: None,
         guest_access: Default::default(),
+        storage_overcommit: 100,
         cgroups: vireo_handler::settings::LauncherCgroups::Auto,
         launcher: "virt-launcher".into(),
         qemu: None,

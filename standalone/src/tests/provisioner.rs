@@ -189,6 +189,26 @@ async fn a_claim_without_disk_has_a_reason() {
 }
 
 #[tokio::test]
+async fn claims_get_what_was_not_promised_to_others() {
+    let of = Provisioned::new();
+    let stat = rustix::fs::statvfs(of.dir.path()).unwrap();
+    let most = (stat.f_bavail * stat.f_frsize / 10 * 6).to_string();
+    let other = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "other"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": most}}}});
+    assert_eq!(of.world.ask("POST", CLAIMS, other).await.0, 201);
+    let other = || of.get(&storage::CLAIMS.key("default", "other"));
+    of.until("the first is bound", || other().is_some_and(|one| one["status"]["phase"] == "Bound")).await;
+    of.claim(&most, CLASS).await;
+    of.until("the second has no space", || of.events("ProvisioningFailed") > 0).await;
+    assert_eq!(of.status()["phase"], "Pending");
+    let problem = of.problem();
+    assert!(problem.contains("are promised to other claims") && problem.contains(" free of "), "{problem}");
+    assert!(!of.file().exists());
+    assert_eq!(of.world.ask("DELETE", &format!("{CLAIMS}/other"), Value::Null).await.0, 200);
+    of.until("now it has", || of.status()["phase"] == "Bound").await;
+}
+
+#[tokio::test]
 async fn vmis_wait_for_the_image_of_a_claim_that_is_to_get_one() {
     let of = Provisioned::new();
     of.claim("1Mi", CLASS).await;

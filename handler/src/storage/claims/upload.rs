@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use vireo_importer::{Failure, FailureKind, ReadAction};
 
+use super::pool::directories;
 use super::{ClaimError, Claims};
 use crate::jobs::{JobContext, JobError};
 use crate::storage::images::ImageError;
@@ -149,14 +150,6 @@ impl Claims {
     /// # Errors
     /// When the directory cannot be read.
     pub fn sweep_uploads(&self) -> io::Result<()> {
-        let directories = |path: &Path| -> io::Result<Vec<PathBuf>> {
-            let entries = match fs::read_dir(path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-                entries => entries?,
-            };
-            let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-            Ok(paths.collect::<io::Result<Vec<_>>>()?.into_iter().filter(|path| path.is_dir()).collect())
-        };
         for namespace in directories(&self.root)? {
             for directory in directories(&namespace)? {
                 drop(Beside { directory });
