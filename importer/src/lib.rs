@@ -9,6 +9,8 @@ mod blobs;
 mod convert;
 mod failure;
 mod format;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod layout;
 pub mod node_file;
 mod oci;

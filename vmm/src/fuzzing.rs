@@ -1,10 +1,15 @@
-//! Entry points for fuzz targets (`vmm/fuzz`): a script of accesses against one device.
+//! Entry points for fuzz targets (`fuzz`): scripts of accesses against devices, and what else a guest or a client sends.
 //!
-//! A script is a list of accesses: a byte that says whether to write (bit 0), which device where there are several
+//! For one device, a script is a list of accesses: a byte that says whether to write (bit 0), which device where there are several
 //! (bit 1) and how many bytes (bits 2 to 4, plus one), two bytes of offset, and the bytes of a write.
 
 mod displays;
 mod drives;
+mod fakes;
+mod platform;
+mod script;
+mod seeds;
+mod transport;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,7 +25,10 @@ use crate::firmware::{Contents, Dma, Flash, FwCfg, Ports, Window};
 use crate::memory::{self, GuestMemory};
 
 pub use displays::{rfb, virtio_gpu, virtio_input, virtio_port};
-pub use drives::{ahci, scsi};
+pub use drives::{ahci, qcow2, scsi};
+pub use platform::{pci, ports};
+pub use seeds::seeds;
+pub use transport::{virtio_block, virtio_console, virtio_net, virtio_transport};
 
 /// Bytes of the flash: three of its blocks.
 const FLASH: usize = 3 * 4096;
@@ -109,4 +117,17 @@ pub fn flash(script: &[u8]) {
         file.read_exact_at(&mut kept, 4096).expect("the file");
         assert_eq!(read, kept);
     }
+}
+
+/// A kernel; where its first byte is odd, the second half is a RAM disk.
+pub fn boot(script: &[u8]) {
+    let Some((kind, kernel)) = script.split_first() else { return };
+    let (kernel, initrd) = match kind & 1 {
+        0 => (kernel, None),
+        _ => {
+            let (kernel, initrd) = kernel.split_at(kernel.len() / 2);
+            (kernel, Some(drives::file(initrd)))
+        }
+    };
+    crate::boot::fuzz(drives::file(kernel), initrd);
 }

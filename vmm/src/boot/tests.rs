@@ -1,8 +1,7 @@
-//! Whole images through [`load_with`]: small synthetic ones made by [`sample`], and real ones where they are named.
+//! Whole images through [`load_with`]: small synthetic ones made by `sample`, and real ones where they are named.
 
 mod hostile;
 mod real;
-mod sample;
 
 use std::io::Write;
 
@@ -14,7 +13,7 @@ use super::decompress::Compression;
 use super::*;
 use crate::config::KernelBoot;
 
-use self::sample::{BASE, Sample};
+use super::sample::{BASE, Sample};
 
 const MIB: u64 = 1 << 20;
 const RSDP: GuestAddress = GuestAddress(0xE_0000);

@@ -1,10 +1,12 @@
 //! Entry points to the command processing of drives.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
-use vireo_vmconfig::DiskDevice;
+use vireo_vmconfig::{DiskDevice, ErrorPolicy};
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::block;
 use crate::config::{Disk, DiskImage};
 use crate::memory::{GuestMemory, Segments};
 use crate::scsi::{Buffers, Unit};
@@ -14,11 +16,17 @@ const IMAGE: u64 = 1 << 20;
 /// Bytes of RAM, which buffers lie in.
 const RAM: usize = 64 << 10;
 
-fn disk() -> Disk {
-    let fd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
-    let file = File::from(fd);
+pub(super) fn disk() -> Disk {
+    let file = file(&[]);
     file.set_len(IMAGE).expect("room");
     Disk::new(DiskImage::Raw(file))
+}
+
+pub(super) fn file(content: &[u8]) -> File {
+    let fd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+    let file = File::from(fd);
+    file.write_all_at(content, 0).expect("room");
+    file
 }
 
 pub(super) fn ram() -> GuestMemory {
@@ -54,4 +62,42 @@ pub fn ahci(script: &[u8]) {
     let script = script.get(..RAM).unwrap_or(script);
     memory.write_slice(script, GuestAddress(0)).expect("RAM at 0");
     crate::ahci::fuzz_slots(&memory, &disk());
+}
+
+/// A qcow2 image, from its header on, of which a few bytes in front say what is done with the disk: four bytes an access,
+/// whose first counts them.
+pub fn qcow2(script: &[u8]) {
+    let Some((count, script)) = script.split_first() else { return };
+    let count = usize::from(count % 16) * 4;
+    let Some((accesses, image)) = script.split_at_checked(count) else { return };
+    let disk =
+        Disk::new(DiskImage::Qcow2 { image: file(image), backing: None }).on_error(ErrorPolicy::Report);
+    let Ok(mut backend) = block::open(&disk, false) else { return };
+    let memory = ram();
+    let sectors = backend.sectors();
+    assert!(sectors > 0, "a disk without a sector");
+    let (accesses, _) = accesses.as_chunks::<4>();
+    for &[kind, low, high, len] in accesses {
+        let len = (u64::from(len % 64) + 1).min(sectors);
+        // Near the beginning, or near the end.
+        let near = u64::from(u16::from_le_bytes([low, high]));
+        let at = if kind & 0x80 == 0 { near } else { sectors.saturating_sub(near) }.min(sectors - len);
+        let (offset, bytes) = (at * block::SECTOR, len * block::SECTOR);
+        let mut buffer = Segments::default();
+        let size = u32::try_from(bytes).expect("a few sectors");
+        buffer.push(&memory, GuestAddress(0), size).expect("in RAM");
+        // All of them may fail.
+        let _ = match kind % 6 {
+            0 => backend.read(&memory, &buffer, offset),
+            1 => backend.write(&memory, &buffer, offset),
+            2 => backend.flush(),
+            3 => backend.discard(offset, bytes),
+            4 => backend.write_zeroes(offset, bytes, kind & 0x40 == 0),
+            _ => {
+                backend.locate(offset, &buffer, kind & 0x40 == 0);
+                Ok(())
+            }
+        };
+    }
+    let _ = backend.flush();
 }

@@ -56,7 +56,8 @@ impl NetDevice {
         Ok(Self { offloads, ..Self::on(taps, net) })
     }
 
-    pub(super) fn on(taps: Vec<OwnedFd>, net: &Net) -> Self {
+    /// On what behaves as a tap does.
+    pub(crate) fn on(taps: Vec<OwnedFd>, net: &Net) -> Self {
         let pairs = u16::try_from(taps.len()).unwrap_or(1);
         let mtu = net.advertised_mtu();
         let config = Arc::new(NetConfig::new(net.mac(), mtu, pairs, net.link().clone()));

@@ -1,0 +1,4 @@
+//! Kernels.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|script: &[u8]| vireo_vmm::fuzzing::boot(script));

@@ -1,0 +1,4 @@
+//! Devices on ports.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|script: &[u8]| vireo_vmm::fuzzing::ports(script));
