@@ -5,6 +5,8 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use proptest::prelude::*;
+use proptest::sample::Index;
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -202,4 +204,136 @@ fn without_bus_mastering_no_answer_is_written() {
     guest.write_config(COMMAND, &[MEMORY | BUS_MASTER, 0]);
     assert_eq!(guest.wait(0, 1), [(head, 513)]);
     assert_eq!(status(&guest, at), 0);
+}
+
+/// What happens to a disk.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The driver asks for a sector.
+    Read,
+    /// One of the reads in flight is over, and did all of it.
+    Complete(Index),
+    /// One was cut short, and then the others are over, from this one on.
+    Fail(Index),
+    /// The driver allows it to access memory, or forbids it.
+    BusMaster(bool),
+    /// Once nothing is in flight.
+    Pause,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Read),
+        3 => any::<Index>().prop_map(Step::Complete),
+        1 => any::<Index>().prop_map(Step::Fail),
+        2 => any::<bool>().prop_map(Step::BusMaster),
+        1 => Just(Step::Pause),
+    ]
+}
+
+/// A driver with what it knows of its requests: heads, sectors and where a status will be.
+struct Book {
+    guest: Guest,
+    engine: Manual,
+    is_master: bool,
+    asked: u64,
+    /// In the queue; the device may not look.
+    queued: Vec<(u32, u64, GuestAddress)>,
+    in_flight: Vec<(u32, u64, GuestAddress)>,
+    /// Over, and not answered.
+    over: Vec<(u32, u64, GuestAddress)>,
+}
+
+impl Book {
+    fn complete(&mut self, at: usize, moved: u64) {
+        let request = self.in_flight.remove(at);
+        self.engine.complete(request.1 * 512, Ok(moved));
+        self.over.push(request);
+    }
+
+    fn complete_all(&mut self, first: usize) {
+        while !self.in_flight.is_empty() {
+            self.complete(first % self.in_flight.len(), 512);
+        }
+    }
+
+    /// What was answered is what was over, each once.
+    fn check(&mut self) {
+        if !self.is_master {
+            assert_eq!(self.guest.answers(0), []);
+            return;
+        }
+        let mut answers = self.guest.wait(0, self.over.len());
+        let mut over: Vec<_> = self.over.iter().map(|(head, ..)| (*head, 513)).collect();
+        answers.sort_unstable();
+        over.sort_unstable();
+        assert_eq!(answers, over);
+        for (_, _, at) in self.over.drain(..) {
+            assert_eq!(status(&self.guest, at), 0);
+        }
+        for (_, _, at) in self.in_flight.iter().chain(&self.queued) {
+            assert_eq!(status(&self.guest, *at), 0xee);
+        }
+    }
+
+    /// Waits until the device has begun all that it may.
+    fn begun(&self) {
+        let count = self.in_flight.len();
+        drop(self.engine.when(|state| state.running.len() == count));
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            // The descriptors of a ring.
+            Step::Read if self.asked < 20 => {
+                let sector = self.asked;
+                self.asked += 1;
+                let (head, at) = read(&mut self.guest, sector);
+                let list = if self.is_master { &mut self.in_flight } else { &mut self.queued };
+                list.push((head, sector, at));
+                self.begun();
+            }
+            Step::Complete(index) if !self.in_flight.is_empty() => {
+                self.complete(index.index(self.in_flight.len()), 512);
+            }
+            Step::Fail(index) if !self.in_flight.is_empty() => {
+                let at = index.index(self.in_flight.len());
+                self.complete(at, 100);
+                self.complete_all(at);
+            }
+            Step::BusMaster(yes) => {
+                self.is_master = *yes;
+                self.guest.write_config(COMMAND, &[MEMORY | if *yes { BUS_MASTER } else { 0 }, 0]);
+                if *yes {
+                    self.in_flight.append(&mut self.queued);
+                    self.begun();
+                }
+            }
+            Step::Pause => {
+                self.complete_all(0);
+                assert!(self.guest.device.pause());
+                self.guest.device.resume();
+            }
+            Step::Read | Step::Complete(_) | Step::Fail(_) => {}
+        }
+        self.check();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn each_request_is_answered_once_and_not_before_it_is_over(steps in prop::collection::vec(step(), 1..40)) {
+        let engine = Manual::new();
+        let guest = guest(&engine);
+        let (queued, in_flight, over) = (Vec::new(), Vec::new(), Vec::new());
+        let mut book = Book { guest, engine, is_master: true, asked: 0, queued, in_flight, over };
+        for step in &steps {
+            book.take(step);
+        }
+        book.take(&Step::BusMaster(true));
+        book.complete_all(0);
+        book.check();
+    }
 }
