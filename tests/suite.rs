@@ -20,6 +20,7 @@ mod scenarios {
     mod hang;
     mod here;
     mod hostile;
+    mod hostile_driver;
     mod hotplug;
     mod images;
     mod isolation;

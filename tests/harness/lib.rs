@@ -51,6 +51,7 @@ mod image;
 mod initrd;
 pub mod installed;
 pub mod io_load;
+pub mod kernel;
 pub mod memory;
 pub mod metrics;
 pub mod net_load;

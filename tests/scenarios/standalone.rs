@@ -146,6 +146,16 @@ impl<'h> Standalone<'h> {
         self.file("claims/default/data/disk.img")
     }
 
+    /// What `vireo` has logged.
+    pub(crate) fn log(&self) -> String {
+        self.vireo.stderr()
+    }
+
+    /// Where it runs.
+    pub(crate) fn host(&self) -> &'h Host {
+        self.client.host
+    }
+
     pub(crate) fn launchers(&self) -> Result<String, HostError> {
         let line = format!("grep -lz '^{}' /proc/[0-9]*/cmdline | wc -l", self.host.input("virt-launcher"));
         Ok(self.host.shell(&line).run()?.stdout.trim().to_owned())
