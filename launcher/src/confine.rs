@@ -5,6 +5,7 @@
 //! In a Pod, the container runtime does this.
 
 mod files;
+mod landlock;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -120,6 +121,11 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     vireo_privileges::limit(&LIMITS).map_err(ConfineError::of("set resource limits"))?;
     vireo_privileges::give_up(Some(confinement.user), Unprivileged::Fails)
         .map_err(ConfineError::of("give up privileges"))?;
+    let is_restricted = landlock::restrict(&confinement.directory)
+        .map_err(|error| ConfineError::of("set landlock rules")(io::Error::other(error)))?;
+    if !is_restricted {
+        tracing::warn!("the kernel has no landlock: the launcher is confined without its rules");
+    }
     let mut command = Command::new(program);
     command.args(&confinement.arguments).env_clear().envs(environment).stdin(Stdio::null());
     Ok(command)
