@@ -171,6 +171,10 @@ impl BusDevice for Controller {
 }
 
 impl Function for Controller {
+    fn name(&self) -> &'static str {
+        "SATA controller"
+    }
+
     fn read_config(&self, register: u16, data: &mut [u8]) {
         let mut config = self.config();
         config.space.set_interrupt_status(self.hba.intx().is_wanted());

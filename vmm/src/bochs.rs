@@ -179,6 +179,10 @@ fn is_dirty(pages: &[u64], range: &std::ops::Range<usize>) -> bool {
 }
 
 impl Function for Bochs {
+    fn name(&self) -> &'static str {
+        "display adapter"
+    }
+
     fn read_config(&self, register: u16, data: &mut [u8]) {
         lock(&self.space).config.read(register, data);
     }

@@ -31,6 +31,7 @@ use crate::memory::{self, GuestMemory, ram_ranges};
 use crate::pci::{Root, RootError};
 use crate::serial::Uart;
 use crate::serial::{SerialOutput, SharedOutput};
+use crate::state::{SavedVm, Saver, SharedSection, Unsavable};
 use crate::vcpu::Vcpu;
 use crate::virtio;
 use crate::virtio::net::NetDevice;
@@ -43,6 +44,7 @@ pub(crate) struct Assembly {
     pub(crate) pci: Arc<Root>,
     /// For the threads of the vCPUs.
     pub(crate) threads: ThreadHook,
+    pub(crate) saver: Arc<Saver>,
     buses: Buses,
     /// Firmware where the VM has any.
     rom: Option<Rom>,
@@ -76,17 +78,23 @@ impl Buses {
     }
 }
 
-/// Builds everything; nothing runs yet. What was made is unmade if a later step fails.
+/// Builds everything; nothing runs yet. What was made is unmade if a later step fails. With `saved`, the VM has that state
+/// and its devices are paused.
 pub(crate) fn build(
     config: &VmConfig,
     output: Box<dyn SerialOutput>,
+    saved: Option<&SavedVm>,
 ) -> Result<(Assembly, Vec<Vcpu>), BuildError> {
-    let kvm = kvm::open(config.kvm.as_ref())?;
+    saved.map_or(Ok(()), |saved| saved.check(config))?;
+    let kvm = Arc::new(kvm::open(config.kvm.as_ref())?);
     let topology = Topology::new(config.cpus)?;
     let apic_ids = topology.apic_ids();
     vcpus::check_count(&kvm, config, &apic_ids)?;
 
-    let memory = memory::create(config.memory)?;
+    let memory = match saved {
+        Some(saved) => saved.map_ram(config.memory)?,
+        None => memory::create(config.memory)?,
+    };
     let ram_end = ram_ranges(config.memory).last().map_or(0, |range| range.start + range.len);
     let vm = KvmVm::new(&kvm, memory.clone())?;
     let outcome = Arc::new(Outcome::default());
@@ -97,19 +105,31 @@ pub(crate) fn build(
         Boot::Firmware(_) => Box::new(ScannedOutput::new(output, nothing.clone())),
     };
     let output = SharedOutput::new(output);
-    let (uart, power) = legacy_devices(config, &vm, &buses, &outcome, Box::new(output.clone()))?;
+    let Legacy { uart, power, mut sections } =
+        legacy_devices(config, &vm, &buses, &outcome, Box::new(output.clone()))?;
     let pins = Arc::new(KvmPins(vm.fd.clone()));
     let pci =
         Root::new((&buses.mmio, &buses.pio), &ram_ranges(config.memory), pins).map_err(pci("PCI bus"))?;
     let pci = Arc::new(pci);
-    pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
+    let reset = Arc::new(ResetControl::new(outcome.clone()));
+    pci.claim_reset_port(reset.clone());
+    sections.extend([("reset control", reset as SharedSection), ("PCI ports", pci.ports())]);
+    if let Boot::Firmware(_) = config.boot {
+        sections.push(("firmware", Arc::new(Unsavable)));
+    }
+    let kernel = (kvm::state::sections(&vm.fd), kvm::state::clock(&vm.fd));
+    let saver = Arc::new(Saver::new(config, (memory.clone(), pci.clone()), sections, kernel));
     let threads = config.threads.clone();
-    let mut assembly = Assembly { outcome, uart, power, pci, threads, buses, rom: None, vm };
+    let mut assembly = Assembly { outcome, uart, power, pci, threads, saver, buses, rom: None, vm };
     let host = virtio_host(&assembly, &memory)?;
     let boot_order = pci_devices(config, &assembly, &host, Box::new(output))?;
     let graphics = config.graphics.as_ref();
     let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
     let vcpus = vcpus::create(&kvm, &assembly, topology, &apic_ids)?;
+    if let Some(saved) = saved {
+        assembly.saver.load(saved, &vcpus)?;
+        return Ok((assembly, vcpus));
+    }
     match &config.boot {
         Boot::Kernel(kernel) => {
             let ps2 = config.graphics.is_some();
@@ -231,13 +251,21 @@ fn device(device: &'static str) -> impl FnOnce(io::Error) -> BuildError {
     move |source| BuildError::Device { device, source }
 }
 
+/// Devices on ports.
+struct Legacy {
+    uart: Arc<Uart>,
+    power: Arc<PowerManagement>,
+    /// Those that have state.
+    sections: Vec<(&'static str, SharedSection)>,
+}
+
 fn legacy_devices(
     config: &VmConfig,
     vm: &KvmVm,
     buses: &Buses,
     outcome: &Arc<Outcome>,
     output: Box<dyn SerialOutput>,
-) -> Result<(Arc<Uart>, Arc<PowerManagement>), BuildError> {
+) -> Result<Legacy, BuildError> {
     let line = |gsi, name| -> Result<Arc<dyn IrqLine>, BuildError> {
         Ok(Arc::new(KvmLine::new(vm.fd.clone(), gsi).map_err(device(name))?))
     };
@@ -249,16 +277,25 @@ fn legacy_devices(
     let clock = line(layout::RTC_IRQ, "real-time clock")?;
     let clock =
         Rtc::new(clock, power.clone(), config.clock.clone(), &memory).map_err(device("real-time clock"))?;
+    let clock = Arc::new(clock);
+    let mut sections: Vec<(_, SharedSection)> = vec![
+        ("serial port", uart.clone()),
+        ("power management", power.clone()),
+        ("real-time clock", clock.clone()),
+    ];
 
     buses.port("serial port", (layout::COM1_PORT, 8), uart.clone())?;
     buses.port("power management", (layout::PM_PORT, layout::PM_SIZE), power.clone())?;
-    buses.port("real-time clock", (layout::RTC_PORT, 2), Arc::new(clock))?;
+    buses.port("real-time clock", (layout::RTC_PORT, 2), clock)?;
     let keys: Arc<dyn BusDevice> = match &config.graphics {
-        Some(graphics) => graphics::keyboard(graphics, vm, outcome)?,
+        Some(graphics) => {
+            sections.push(("keyboard controller", Arc::new(Unsavable)));
+            graphics::keyboard(graphics, vm, outcome)?
+        }
         None => Arc::new(I8042::new(outcome.clone())),
     };
     buses.port("keyboard controller", (layout::I8042_PORT, 5), keys)?;
     buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
     buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
-    Ok((uart, power))
+    Ok(Legacy { uart, power, sections })
 }

@@ -5,6 +5,7 @@ mod irq;
 mod probe;
 mod rom;
 mod slot;
+pub(crate) mod state;
 mod vm;
 
 pub use probe::{KvmUnusable, probe};

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod pci;
 pub mod rfb;
 pub mod serial;
+pub mod state;
 pub mod sys;
 pub mod virtio;
 

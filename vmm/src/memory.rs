@@ -10,9 +10,11 @@ mod segments;
 
 pub use segments::{OutsideMemory, Segments};
 
+use std::fs::File;
+
 use rustix::mm::Advice;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
-use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 use crate::config::MemorySize;
 use crate::layout;
@@ -68,6 +70,23 @@ pub fn create(size: MemorySize) -> Result<GuestMemory, MemoryError> {
     let mut regions = Vec::new();
     for RamRange { start, len } in ram_ranges(size) {
         let mapping = map(len)?;
+        advise_huge_pages(&mapping);
+        let region = GuestRegionMmap::new(mapping, GuestAddress(start));
+        regions.push(region.ok_or(MemoryError::Ranges(FromRangesError::InvalidGuestRegion))?);
+    }
+    let ranges = |source| MemoryError::Ranges(FromRangesError::from(source));
+    GuestMemory::from_regions(regions).map_err(ranges)
+}
+
+/// Maps RAM of `size` from files, one for each range at its offset: what is written stays private.
+pub(crate) fn map_files(size: MemorySize, files: Vec<(File, u64)>) -> Result<GuestMemory, MemoryError> {
+    let mut regions = Vec::new();
+    for (RamRange { start, len }, (file, offset)) in ram_ranges(size).into_iter().zip(files) {
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = MmapRegion::build(Some(FileOffset::new(file, offset)), bytes, protection, flags)
+            .map_err(|source| MemoryError::Map { bytes: len, source })?;
         advise_huge_pages(&mapping);
         let region = GuestRegionMmap::new(mapping, GuestAddress(start));
         regions.push(region.ok_or(MemoryError::Ranges(FromRangesError::InvalidGuestRegion))?);

@@ -21,14 +21,18 @@ mod slot;
 pub(crate) mod tests;
 mod windows;
 
+use crate::state::{AnySection, SectionError};
+
 pub use address::Address;
 pub use bar::{BarKind, BarListener};
 pub use bars::Bars;
+pub(crate) use config::ConfigState;
 pub use config::{ConfigSpace, Identity};
 pub use intx::Intx;
 pub(crate) use intx::pirq;
 pub use memory_slot::SlotMapper;
 pub use msi::Msi;
+pub(crate) use msix::MsixState;
 pub use msix::{MSIX_CAPABILITY, Msix};
 pub use root::{Programmed, Root, RootError};
 pub use slot::Slot;
@@ -44,6 +48,8 @@ pub enum Decoding {
 
 /// One function on the root bus.
 pub trait Function: Send + Sync {
+    /// What it is, for logs and for the name of its state.
+    fn name(&self) -> &'static str;
     /// Reads its configuration space. `register` and `data` lie within the 4096 bytes of a function.
     fn read_config(&self, register: u16, data: &mut [u8]);
     /// Writes its configuration space.
@@ -66,6 +72,11 @@ pub trait Function: Send + Sync {
 
     /// Continues after [`Self::pause`].
     fn resume(&self) {}
+
+    /// Its state.
+    fn section(&self) -> Result<&dyn AnySection, SectionError> {
+        Err(SectionError::Unsavable("the monitor has no code for that yet"))
+    }
 
     /// Stops what runs on behalf of the function and waits for it. The guest no longer runs.
     fn stop(&self) {}

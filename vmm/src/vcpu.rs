@@ -3,7 +3,8 @@
 mod gate;
 mod pool;
 mod run;
+mod state;
 
 pub use pool::StartError;
 pub(crate) use pool::{VcpuControl, VcpuPool};
-pub(crate) use run::Vcpu;
+pub(crate) use run::{Vcpu, identify};

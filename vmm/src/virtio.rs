@@ -27,6 +27,7 @@ mod worker;
 mod workers;
 
 pub use chain::{Chain, ChainError, Finished, Pending};
+pub(crate) use device::DeviceState;
 pub use device::{Device, DeviceConfig, DeviceInfo, Lane};
 pub use queue::{Queues, Request, RingError, VirtQueue};
 pub use transport::{DeviceError, PciDevice};

@@ -1,5 +1,7 @@
 //! A VM's life: built paused, started once, waited for, gone.
 
+use std::fs::File;
+use std::io::Write;
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
@@ -9,6 +11,7 @@ use crate::exit::{Exit, Outcome};
 use crate::legacy::PowerEvents;
 use crate::pci::Root;
 use crate::serial::{SerialInput, SerialOutput};
+use crate::state::{SaveError, SavedVm, Saver};
 use crate::vcpu::{StartError, Vcpu, VcpuControl, VcpuPool};
 
 /// A VM in the phase `S`: [`Paused`] or [`Running`].
@@ -39,7 +42,27 @@ impl Vm<Paused> {
     /// Opens no path, and leaves `config` as it was: after the guest has reset itself, the same `config` is built
     /// again into one with fresh memory and fresh devices.
     pub fn build(config: &VmConfig, output: Box<dyn SerialOutput>) -> Result<Self, BuildError> {
-        let (assembly, vcpus) = builder::build(config, output)?;
+        Self::make(config, output, None)
+    }
+
+    /// Builds `config` in the state of `saved`, whose configuration has to be equal as far as the guest can see it.
+    ///
+    /// Started, it goes on where the saved VM was paused: for its vCPUs no time has passed, and its real-time clock shows
+    /// the host's time as before.
+    pub fn load(
+        config: &VmConfig,
+        output: Box<dyn SerialOutput>,
+        saved: &SavedVm,
+    ) -> Result<Self, BuildError> {
+        Self::make(config, output, Some(saved))
+    }
+
+    fn make(
+        config: &VmConfig,
+        output: Box<dyn SerialOutput>,
+        saved: Option<&SavedVm>,
+    ) -> Result<Self, BuildError> {
+        let (assembly, vcpus) = builder::build(config, output, saved)?;
         Ok(Self { state: Paused { vcpus, assembly }, not_sync: PhantomData })
     }
 
@@ -56,6 +79,10 @@ impl Vm<Paused> {
     fn start_as(self, paused: bool) -> Result<Vm<Running>, StartError> {
         let Paused { vcpus, assembly } = self.state;
         let vcpus = VcpuPool::start(vcpus, assembly.outcome.clone(), &assembly.threads, paused)?;
+        if !paused {
+            // Those of a loaded VM.
+            assembly.pci.resume();
+        }
         Ok(Vm { state: Running { vcpus, assembly }, not_sync: PhantomData })
     }
 }
@@ -69,6 +96,7 @@ impl Vm<Running> {
             power: Arc::downgrade(&power),
             vcpus: Arc::downgrade(self.state.vcpus.control()),
             pci: Arc::downgrade(&self.state.assembly.pci),
+            saver: Arc::downgrade(&self.state.assembly.saver),
             serial: SerialInput::new(self.state.assembly.uart.clone()),
         }
     }
@@ -90,6 +118,7 @@ pub struct Controls {
     power: Weak<dyn PowerEvents>,
     vcpus: Weak<VcpuControl>,
     pci: Weak<Root>,
+    saver: Weak<Saver>,
     serial: SerialInput,
 }
 
@@ -124,6 +153,18 @@ impl Controls {
         self.pause_vcpus();
         if let Some(pci) = self.pci.upgrade() {
             pci.pause();
+        }
+    }
+
+    /// Writes the VM's RAM to `ram` and all its other state to `state`, for [`Vm::load`]. Pauses the VM, which stays paused.
+    ///
+    /// Nothing is written if a part of the VM cannot be saved. A disk is not part of the state: it has to be as it is now
+    /// when the VM is loaded.
+    pub fn save(&self, state: &mut dyn Write, ram: &File) -> Result<(), SaveError> {
+        self.pause();
+        match (self.vcpus.upgrade(), self.saver.upgrade()) {
+            (Some(vcpus), Some(saver)) if !self.outcome.is_over() => saver.save(&vcpus, state, ram),
+            _ => Err(SaveError::Over),
         }
     }
 

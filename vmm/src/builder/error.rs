@@ -6,12 +6,13 @@ use crate::ahci::AhciError;
 use crate::arch::x86_64::acpi::PlaceError;
 use crate::arch::x86_64::topology::TopologyError;
 use crate::block::ImageError;
-use crate::boot::LoadError;
+use crate::boot::LoadError as KernelError;
 use crate::bus::BusError;
 use crate::firmware::{FileError, ImageError as FirmwareError};
 use crate::kvm::{KvmError, KvmUnusable};
 use crate::memory::MemoryError;
 use crate::pci::RootError;
+use crate::state::LoadError;
 use crate::virtio::DeviceError;
 use crate::virtio::net::NetError;
 
@@ -83,9 +84,12 @@ pub enum BuildError {
     /// A NIC's tap device cannot be used.
     #[error("cannot make a NIC")]
     Net(#[from] NetError),
+    /// The saved VM cannot be loaded.
+    #[error("cannot load the saved VM")]
+    Saved(#[from] LoadError),
     /// The kernel, its initrd or its command line.
     #[error("cannot load the kernel")]
-    Load(#[from] LoadError),
+    Load(#[from] KernelError),
     /// The firmware's image.
     #[error("cannot use the firmware")]
     Firmware(#[from] FirmwareError),

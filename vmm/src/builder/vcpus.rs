@@ -1,6 +1,6 @@
 //! The vCPUs: how many, what they are, and where the first one starts.
 
-use std::io;
+use std::sync::Arc;
 
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
@@ -25,7 +25,7 @@ pub(super) fn check_count(kvm: &Kvm, config: &VmConfig, apic_ids: &[u8]) -> Resu
 }
 
 pub(super) fn create(
-    kvm: &Kvm,
+    kvm: &Arc<Kvm>,
     assembly: &Assembly,
     topology: Topology,
     apic_ids: &[u8],
@@ -43,18 +43,10 @@ pub(super) fn create(
             name: cpuid::host_name(),
         };
         let leaves = cpuid::leaves(supported.as_slice(), topology, apic_id, host);
-        identify(&fd, &leaves)?;
         let buses = (&assembly.buses.mmio, &assembly.buses.pio);
-        vcpus.push(Vcpu::new(fd, cpu, buses, assembly.outcome.clone()));
+        vcpus.push(Vcpu::new((fd, kvm.clone()), (cpu, leaves), buses, assembly.outcome.clone())?);
     }
     Ok(vcpus)
-}
-
-/// What a vCPU is, wherever it starts.
-fn identify(fd: &VcpuFd, leaves: &[kvm_bindings::kvm_cpuid_entry2]) -> Result<(), KvmError> {
-    let leaves = kvm_bindings::CpuId::from_entries(leaves)
-        .map_err(|error| KvmError::at("take the vCPU's identity")(io::Error::other(format!("{error:?}"))))?;
-    fd.set_cpuid2(&leaves).map_err(KvmError::at("take the vCPU's identity"))
 }
 
 /// Sets what firmware would have set on every vCPU.

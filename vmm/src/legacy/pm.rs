@@ -1,9 +1,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use crate::bus::BusDevice;
 use crate::exit::{Exit, Outcome};
 use crate::irq::IrqLine;
+use crate::state::{Section, SectionError};
 
 /// PM1 status and enable (ACPI 6.5, section 4.8.3.1.1).
 const PM1_STATUS: u64 = 0x0;
@@ -51,6 +54,15 @@ pub(crate) struct PowerManagement {
     built: Instant,
 }
 
+/// The registers and the timer, as they are saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PowerState {
+    status: u16,
+    enable: u16,
+    control: u16,
+    timer: Duration,
+}
+
 #[derive(Default)]
 struct Registers {
     status: u16,
@@ -58,6 +70,8 @@ struct Registers {
     control: u16,
     /// What the line was last set to.
     level: bool,
+    /// What the timer had counted when the VM was loaded.
+    timer: Duration,
 }
 
 impl PowerManagement {
@@ -88,8 +102,14 @@ impl PowerManagement {
         self.update_line(&mut registers);
     }
 
+    /// How long the timer has counted.
+    fn counted(&self) -> Duration {
+        let before = self.registers().timer;
+        before.saturating_add(self.built.elapsed())
+    }
+
     fn timer(&self) -> u32 {
-        let ticks = self.built.elapsed().as_nanos().saturating_mul(TIMER_HZ) / 1_000_000_000;
+        let ticks = self.counted().as_nanos().saturating_mul(TIMER_HZ) / 1_000_000_000;
         u32::try_from(ticks & u128::from(u32::MAX)).unwrap_or(0)
     }
 
@@ -119,6 +139,29 @@ impl PowerManagement {
                 tracing::warn!(sleep_type = other, "the guest requested an unsupported sleep state")
             }
         }
+    }
+}
+
+impl Section for PowerManagement {
+    const TAG: &'static str = "ich9-pm";
+    const VERSION: u16 = 1;
+    type State = PowerState;
+
+    fn save(&self) -> Result<PowerState, SectionError> {
+        let timer = self.counted();
+        let registers = self.registers();
+        let Registers { status, enable, control, .. } = *registers;
+        Ok(PowerState { status, enable, control, timer })
+    }
+
+    fn load(&self, state: PowerState) -> Result<(), SectionError> {
+        let mut registers = self.registers();
+        registers.status = state.status & STATUS_BITS;
+        registers.enable = state.enable & ENABLE_BITS;
+        registers.control = state.control & (SLEEP_TYPE | SCI_ENABLE);
+        registers.timer = state.timer;
+        self.update_line(&mut registers);
+        Ok(())
     }
 }
 

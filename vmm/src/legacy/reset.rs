@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::bus::BusDevice;
 use crate::exit::{Exit, Outcome};
+use crate::state::{Section, SectionError};
 
 /// RST_CPU of the reset control register: going from 0 to 1 resets.
 const RESET_CPU: u8 = 1 << 2;
@@ -23,6 +24,22 @@ impl ResetControl {
     /// Reports the reset to `outcome`.
     pub(crate) fn new(outcome: Arc<Outcome>) -> Self {
         Self { outcome, kept: AtomicU8::new(0) }
+    }
+}
+
+impl Section for ResetControl {
+    const TAG: &'static str = "reset-control";
+    const VERSION: u16 = 1;
+    /// The register.
+    type State = u8;
+
+    fn save(&self) -> Result<u8, SectionError> {
+        Ok(self.kept.load(Ordering::Relaxed))
+    }
+
+    fn load(&self, kept: u8) -> Result<(), SectionError> {
+        self.kept.store(kept & RESET_KEPT, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -8,12 +8,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use registers::{Nanos, Registers};
+use registers::{Nanos, Registers, RtcState};
 
 use super::PowerEvents;
 use crate::bus::BusDevice;
 use crate::config::ClockOffset;
 use crate::irq::IrqLine;
+use crate::state::{Section, SectionError};
 
 /// Of the thread that waits for the next interrupt.
 const STACK: usize = 64 << 10;
@@ -145,6 +146,26 @@ impl Drop for Rtc {
         if self.waker.take().is_some_and(|waker| waker.join().is_err()) {
             tracing::error!("the clock's thread panicked");
         }
+    }
+}
+
+impl Section for Rtc {
+    const TAG: &'static str = "mc146818";
+    const VERSION: u16 = 1;
+    type State = RtcState;
+
+    fn save(&self) -> Result<RtcState, SectionError> {
+        Ok(self.shared.state().registers.save(self.shared.now()))
+    }
+
+    fn load(&self, state: RtcState) -> Result<(), SectionError> {
+        let mut ours = self.shared.state();
+        ours.registers.restore(state, self.shared.now())?;
+        self.shared.offset.set(ours.registers.offset());
+        // One that is flagged has shown in the power management block before.
+        ours.alarm = ours.registers.alarms();
+        self.shared.settle_and_wake(&mut ours);
+        Ok(())
     }
 }
 

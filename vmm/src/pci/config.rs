@@ -1,6 +1,10 @@
 //! The 256 registers every function has (PCI 3.0, section 6.1), and which of their bits the guest may change.
 
 use super::BarKind;
+use crate::state::SectionError;
+
+/// The registers of a function, as they are saved.
+pub(crate) type ConfigState = Vec<u8>;
 
 /// COMMAND: responds to port accesses.
 const COMMAND_IO: u16 = 1 << 0;
@@ -172,6 +176,26 @@ impl ConfigSpace {
                 *byte = *byte & !mask | new & mask;
             }
         }
+    }
+
+    /// The registers now.
+    pub(crate) fn save(&self) -> ConfigState {
+        self.bytes.to_vec()
+    }
+
+    /// Takes the bits that a guest can change. The others have to be as they are: they are what the function is.
+    pub(crate) fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
+        const OTHER: SectionError = SectionError::Invalid("it is the state of another PCI function");
+        let Ok(saved) = <&[u8; SIZE]>::try_from(state) else { return Err(OTHER) };
+        let registers = || self.bytes.iter().zip(&self.writable).zip(saved).enumerate();
+        let fixed = |at: usize| if at == STATUS { !STATUS_INTERRUPT } else { 0xff };
+        if registers().any(|(at, ((ours, mask), theirs))| (ours ^ theirs) & !mask & fixed(at) != 0) {
+            return Err(OTHER);
+        }
+        for ((byte, mask), saved) in self.bytes.iter_mut().zip(&self.writable).zip(saved) {
+            *byte = *byte & !mask | saved & mask;
+        }
+        Ok(())
     }
 
     /// A dword at a constant offset.

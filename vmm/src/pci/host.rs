@@ -1,8 +1,9 @@
 use std::sync::{Mutex, PoisonError};
 
-use super::{ConfigSpace, Decoding, Function, Identity};
+use super::{ConfigSpace, ConfigState, Decoding, Function, Identity};
 use crate::bus::BusRange;
 use crate::layout::ECAM_START;
+use crate::state::{AnySection, Section, SectionError};
 
 const PCIEXBAR: usize = 0x60;
 const ENABLE: u64 = 1;
@@ -49,7 +50,29 @@ fn decode(pciexbar: u64) -> Option<BusRange> {
     (pciexbar & ENABLE != 0).then(|| BusRange::new(base, 1 << shift)).flatten()
 }
 
+impl Section for HostBridge {
+    const TAG: &'static str = "host-bridge";
+    const VERSION: u16 = 1;
+    type State = ConfigState;
+
+    fn save(&self) -> Result<ConfigState, SectionError> {
+        Ok(self.config.lock().unwrap_or_else(PoisonError::into_inner).save())
+    }
+
+    fn load(&self, state: ConfigState) -> Result<(), SectionError> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).load(&state)
+    }
+}
+
 impl Function for HostBridge {
+    fn name(&self) -> &'static str {
+        "host bridge"
+    }
+
+    fn section(&self) -> Result<&dyn AnySection, SectionError> {
+        Ok(self)
+    }
+
     fn read_config(&self, register: u16, data: &mut [u8]) {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).read(register, data);
     }

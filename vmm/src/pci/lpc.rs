@@ -1,8 +1,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::intx::Pirqs;
-use super::{ConfigSpace, Decoding, Function, Identity};
+use super::{ConfigSpace, ConfigState, Decoding, Function, Identity};
 use crate::layout::{PIRQ_ISA, PIRQS, PM_PORT};
+use crate::state::{AnySection, Section, SectionError};
 
 /// The routing registers of PIRQA and of PIRQE, with three more behind each.
 const ROUTES: [u16; 2] = [0x60, 0x68];
@@ -57,7 +58,31 @@ impl Lpc {
     }
 }
 
+impl Section for Lpc {
+    const TAG: &'static str = "lpc-bridge";
+    const VERSION: u16 = 1;
+    type State = ConfigState;
+
+    fn save(&self) -> Result<ConfigState, SectionError> {
+        Ok(self.config.lock().unwrap_or_else(PoisonError::into_inner).save())
+    }
+
+    fn load(&self, state: ConfigState) -> Result<(), SectionError> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).load(&state)?;
+        self.pirqs.route(self.routes());
+        Ok(())
+    }
+}
+
 impl Function for Lpc {
+    fn name(&self) -> &'static str {
+        "LPC bridge"
+    }
+
+    fn section(&self) -> Result<&dyn AnySection, SectionError> {
+        Ok(self)
+    }
+
     fn read_config(&self, register: u16, data: &mut [u8]) {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).read(register, data);
     }

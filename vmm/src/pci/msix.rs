@@ -6,10 +6,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::ConfigSpace;
 use crate::irq::{MsiMessage, MsiRouter, MsiVector};
+use crate::state::SectionError;
 
 /// Capability id.
 pub const MSIX_CAPABILITY: u8 = 0x11;
@@ -39,6 +41,13 @@ struct State {
     table: Vec<[u32; 4]>,
     /// What each unblocked vector is routed to.
     routed: Vec<Option<MsiMessage>>,
+}
+
+/// The table and the pending bits, as they are saved. Message control is in configuration space.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MsixState {
+    table: Vec<[u32; 4]>,
+    pending: Vec<bool>,
 }
 
 impl Msix {
@@ -149,6 +158,28 @@ impl Msix {
                 bits | u8::from(pending) << bit
             });
         }
+    }
+
+    /// The state now.
+    pub(crate) fn save(&self) -> MsixState {
+        let pending = self.entries.iter().map(|entry| entry.pending.load(Ordering::SeqCst)).collect();
+        MsixState { table: self.lock().table.clone(), pending }
+    }
+
+    /// Takes a state over, before message control: pending vectors are signalled when they are unmasked.
+    pub(crate) fn load(&self, MsixState { table, pending }: MsixState) -> Result<(), SectionError> {
+        let mut state = self.lock();
+        if table.len() != self.entries.len() || pending.len() != self.entries.len() {
+            return Err(SectionError::Invalid("it has another number of interrupt vectors"));
+        }
+        state.table = table;
+        for (entry, pending) in self.entries.iter().zip(pending) {
+            entry.pending.store(pending, Ordering::SeqCst);
+        }
+        for index in 0..self.entries.len() {
+            self.apply(&mut state, index);
+        }
+        Ok(())
     }
 
     /// Applies the registers to one vector.

@@ -5,6 +5,7 @@ use super::address::Register;
 use super::root::Fabric;
 use crate::bus::BusDevice;
 use crate::layout::{PCI_CONFIG_PORT, RESET_PORT};
+use crate::state::{Section, SectionError};
 
 /// First data port, counted from the address port.
 const DATA: u64 = 4;
@@ -33,6 +34,22 @@ impl ConfigPorts {
     fn register(&self, offset: u64) -> Option<Register> {
         let byte = u8::try_from(offset.checked_sub(DATA)?).ok()?;
         Register::from_ports(self.selected.load(Ordering::Relaxed), byte)
+    }
+}
+
+impl Section for ConfigPorts {
+    const TAG: &'static str = "pci-ports";
+    const VERSION: u16 = 1;
+    /// The address port.
+    type State = u32;
+
+    fn save(&self) -> Result<u32, SectionError> {
+        Ok(self.selected.load(Ordering::Relaxed))
+    }
+
+    fn load(&self, selected: u32) -> Result<(), SectionError> {
+        self.selected.store(selected, Ordering::Relaxed);
+        Ok(())
     }
 }
 

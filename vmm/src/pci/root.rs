@@ -12,6 +12,7 @@ use crate::bus::{Bus, BusDevice, BusError, BusRange};
 use crate::irq::IrqPins;
 use crate::layout::{PCI_CONFIG_PORT, RAM_ABOVE_4G};
 use crate::memory::RamRange;
+use crate::state::SharedSection;
 
 const HOST: Address = Address::root(0);
 const LPC: Address = Address::root(31);
@@ -133,9 +134,40 @@ impl Root {
     /// Has the workers of all functions finish what they began, and rest: afterwards none changes RAM, or what is on
     /// the host's side. For when no vCPU runs. A function that does not rest in time is named in the log.
     pub fn pause(&self) {
-        for function in self.fabric.functions() {
-            function.pause();
+        let _busy = self.pause_all();
+    }
+
+    /// The same; answers with the name of a function that does not rest in time.
+    pub(crate) fn pause_all(&self) -> Option<String> {
+        let mut busy = None;
+        for (name, function) in self.named_functions() {
+            if !function.pause() {
+                busy.get_or_insert(name);
+            }
         }
+        busy
+    }
+
+    /// The functions in the order of their addresses, with names that stay the same for the same configuration.
+    pub(crate) fn named_functions(&self) -> Vec<(String, Arc<dyn Function>)> {
+        let slots = self.fabric.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let named = slots
+            .iter()
+            .map(|(address, function)| (format!("{} at {address}", function.name()), function.clone()));
+        named.collect()
+    }
+
+    /// The ports of configuration space.
+    pub(crate) fn ports(&self) -> SharedSection {
+        self.ports.clone()
+    }
+
+    /// Follows the registers of functions after they were loaded, as after the guest's writes.
+    pub(crate) fn follow_loaded(&self) {
+        if let Err(error) = self.fabric.place_ecam() {
+            tracing::debug!(%error, "configuration space is on something else");
+        }
+        self.fabric.functions().iter().for_each(|function| function.retry());
     }
 
     /// Continues after [`Self::pause`].

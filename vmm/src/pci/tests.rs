@@ -152,6 +152,10 @@ impl Plain {
 }
 
 impl Function for Plain {
+    fn name(&self) -> &'static str {
+        "plain"
+    }
+
     fn read_config(&self, register: u16, data: &mut [u8]) {
         self.registers.lock().unwrap().0.read(register, data);
     }

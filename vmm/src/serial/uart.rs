@@ -2,13 +2,15 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use vm_superio::serial::NoEvents;
+use serde::{Deserialize, Serialize};
+use vm_superio::serial::{NoEvents, SerialState};
 use vm_superio::{Serial, Trigger};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::bus::BusDevice;
 use crate::irq::IrqLine;
 use crate::serial::SerialOutput;
+use crate::state::{Section, SectionError};
 
 /// Bytes kept beyond the UART's own FIFO: a pasted page, not a file.
 const BACKLOG: usize = 4096;
@@ -193,6 +195,91 @@ fn still_received(chip: &mut Serial<Line, NoEvents, Output>) -> bool {
     chip.read(LINE_CONTROL) & DIVISOR == 0
         && chip.read(ENABLE) & ENABLE_RECEIVED != 0
         && chip.read(LINE_STATUS) & DATA_READY != 0
+}
+
+/// The chip's registers in their order, what it received, and what waits beyond its FIFO, as they are saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UartState {
+    registers: [u8; 9],
+    received: Vec<u8>,
+    backlog: Vec<u8>,
+    breaks_after: Option<u32>,
+}
+
+impl Section for Uart {
+    const TAG: &'static str = "uart-16550a";
+    const VERSION: u16 = 1;
+    type State = UartState;
+
+    fn save(&self) -> Result<UartState, SectionError> {
+        let state = self.state();
+        let chip = state.chip.as_ref().ok_or(SectionError::Unsavable("the VM has ended"))?.state();
+        Ok(UartState {
+            registers: [
+                chip.baud_divisor_low,
+                chip.baud_divisor_high,
+                chip.interrupt_enable,
+                chip.interrupt_identification,
+                chip.line_control,
+                chip.line_status,
+                chip.modem_control,
+                chip.modem_status,
+                chip.scratch,
+            ],
+            received: chip.in_buffer,
+            backlog: state.backlog.iter().copied().collect(),
+            breaks_after: state.breaks_after.and_then(|after| u32::try_from(after).ok()),
+        })
+    }
+
+    fn load(
+        &self,
+        UartState { registers, received, backlog, breaks_after }: UartState,
+    ) -> Result<(), SectionError> {
+        if received.len() > FIFO || backlog.len() > BACKLOG + 1 {
+            return Err(SectionError::Invalid("more was received than there is room for"));
+        }
+        let [
+            low,
+            high,
+            enable,
+            identification,
+            line_control,
+            line_status,
+            modem_control,
+            modem_status,
+            scratch,
+        ] = registers;
+        let chip = SerialState {
+            baud_divisor_low: low,
+            baud_divisor_high: high,
+            interrupt_enable: enable,
+            interrupt_identification: identification,
+            line_control,
+            line_status,
+            modem_control,
+            modem_status,
+            scratch,
+            in_buffer: received,
+        };
+        let mut state = self.state();
+        let Some(old) = state.chip.take() else { return Err(SectionError::Invalid("the VM has ended")) };
+        let line = Line(old.interrupt_evt().0.clone());
+        let chip = Serial::from_state(&chip, line, NoEvents, old.into_writer());
+        state.chip = Some(chip.map_err(|_| SectionError::Invalid("the serial port cannot interrupt"))?);
+        state.breaks_after = breaks_after.and_then(|after| usize::try_from(after).ok());
+        state.backlog = backlog.into();
+        Ok(())
+    }
+
+    /// An edge that the interrupt controllers had not seen is lost, and one too many does no harm.
+    fn loaded(&self) {
+        if let Some(chip) = self.state().chip.as_ref()
+            && let Err(error) = chip.interrupt_evt().trigger()
+        {
+            tracing::warn!(%error, "the serial port cannot interrupt");
+        }
+    }
 }
 
 impl BusDevice for Uart {

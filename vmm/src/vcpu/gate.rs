@@ -1,26 +1,39 @@
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::exit::Outcome;
 
+/// What a vCPU of type `V` does while it waits at the gate, on its own thread.
+type Visit<V> = Arc<dyn Fn(&V) + Send + Sync>;
+
 /// Where vCPUs are paused while their VM is paused.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct Gate<V> {
     /// A copy of the closed state, for vCPUs that only check.
     closed: AtomicBool,
-    state: Mutex<GateState>,
+    state: Mutex<GateState<V>>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct GateState {
+struct GateState<V> {
     closed: bool,
     /// vCPUs that wait at the gate.
     parked: usize,
+    /// What waiting vCPUs are to do, and how many such orders there were.
+    visit: Option<Visit<V>>,
+    visits: u64,
+    /// vCPUs that have followed the last one.
+    visited: usize,
 }
 
-impl Gate {
-    fn state(&self) -> MutexGuard<'_, GateState> {
+impl<V> Default for Gate<V> {
+    fn default() -> Self {
+        let state = GateState { closed: false, parked: 0, visit: None, visits: 0, visited: 0 };
+        Self { closed: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
+impl<V> Gate<V> {
+    fn state(&self) -> MutexGuard<'_, GateState<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,34 +59,67 @@ impl Gate {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Blocks while the gate is closed and the VM is not over. To end a VM, open its gate afterwards.
-    pub(super) fn wait(&self, outcome: &Outcome) {
+    /// Blocks while the gate is closed and the VM is not over; meanwhile `vcpu` is visited. To end a VM, open its gate
+    /// afterwards.
+    pub(super) fn wait(&self, vcpu: &V, outcome: &Outcome) {
         let mut state = self.state();
         state.parked += 1;
+        let mut visits = state.visits;
         self.changed.notify_all();
-        let stay = |state: &mut GateState| state.closed && !outcome.is_over();
-        let mut state = self.changed.wait_while(state, stay).unwrap_or_else(PoisonError::into_inner);
+        while state.closed && !outcome.is_over() {
+            if state.visits != visits {
+                visits = state.visits;
+                let visit = state.visit.clone();
+                drop(state);
+                if let Some(visit) = visit {
+                    visit(vcpu);
+                }
+                state = self.state();
+                state.visited += 1;
+                self.changed.notify_all();
+                continue;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         state.parked -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Has each of `all` vCPUs, which wait, call `visit` on its own thread. Whether all did: none does once the gate is
+    /// open. One caller at a time.
+    pub(super) fn visit(&self, all: usize, outcome: &Outcome, visit: Visit<V>) -> bool {
+        let mut state = self.state();
+        if !state.closed || state.parked < all {
+            return false;
+        }
+        state.visit = Some(visit);
+        state.visits += 1;
+        state.visited = 0;
+        self.changed.notify_all();
+        let missing = |state: &mut GateState<V>| {
+            state.closed && state.visited < all && state.parked >= all && !outcome.is_over()
+        };
+        let mut state = self.changed.wait_while(state, missing).unwrap_or_else(PoisonError::into_inner);
+        state.visit = None;
+        state.visited >= all
     }
 
     /// Blocks until `all` vCPUs wait, or the gate is opened.
     pub(super) fn gather(&self, all: usize) {
-        let missing = |state: &mut GateState| state.closed && state.parked < all;
+        let missing = |state: &mut GateState<V>| state.closed && state.parked < all;
         drop(self.changed.wait_while(self.state(), missing).unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::exit::Exit;
 
     /// A vCPU that comes by once.
-    fn passer(gate: &Arc<Gate>, outcome: &Arc<Outcome>) -> std::thread::JoinHandle<()> {
+    fn passer(gate: &Arc<Gate<u8>>, outcome: &Arc<Outcome>) -> std::thread::JoinHandle<()> {
         let (gate, outcome) = (gate.clone(), outcome.clone());
-        std::thread::spawn(move || gate.wait(&outcome))
+        std::thread::spawn(move || gate.wait(&7, &outcome))
     }
 
     #[test]
@@ -87,7 +133,26 @@ mod tests {
         waiting.into_iter().for_each(|one| one.join().unwrap());
         // An open gate blocks no vCPU.
         gate.gather(1);
-        gate.wait(&outcome);
+        gate.wait(&7, &outcome);
+    }
+
+    #[test]
+    fn each_waiting_vcpu_is_visited_once() {
+        let (gate, outcome) = (Arc::new(Gate::default()), Arc::new(Outcome::default()));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let visit = |gate: &Gate<u8>| {
+            let seen = seen.clone();
+            gate.visit(2, &outcome, Arc::new(move |vcpu| seen.lock().unwrap().push(*vcpu)))
+        };
+        assert!(!visit(&gate), "none waits");
+        gate.close();
+        let waiting = [passer(&gate, &outcome), passer(&gate, &outcome)];
+        gate.gather(2);
+        assert!(visit(&gate) && visit(&gate));
+        assert_eq!(*seen.lock().unwrap(), [7; 4]);
+        gate.open();
+        waiting.into_iter().for_each(|one| one.join().unwrap());
+        assert!(!visit(&gate));
     }
 
     #[test]
@@ -100,6 +165,6 @@ mod tests {
         gate.open();
         waiting.join().unwrap();
         gate.close();
-        gate.wait(&outcome);
+        gate.wait(&7, &outcome);
     }
 }

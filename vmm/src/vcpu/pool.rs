@@ -29,11 +29,11 @@ pub(crate) struct VcpuPool {
 }
 
 /// Pauses and resumes the same threads. Without effect once they were joined.
-#[derive(Default)]
 pub(crate) struct VcpuControl {
     /// Empty once they are being joined: none of them is touched after that.
     threads: Mutex<Vec<Thread>>,
-    gate: Arc<Gate>,
+    gate: Arc<Gate<Vcpu>>,
+    outcome: Arc<Outcome>,
 }
 
 struct Thread {
@@ -66,6 +66,28 @@ impl VcpuControl {
         self.gate.gather(all);
     }
 
+    /// Calls `visit` for each vCPU, which are all paused, on its own thread; what it answered, in the vCPUs' order. `None`
+    /// if one is not paused, or the VM is over.
+    pub(crate) fn visit<T: Send + 'static>(
+        &self,
+        visit: impl Fn(&Vcpu) -> T + Send + Sync + 'static,
+    ) -> Option<Vec<T>> {
+        let all = self.threads().len();
+        let answers = Arc::new(Mutex::new(Vec::with_capacity(all)));
+        let theirs = answers.clone();
+        let done = self.gate.visit(
+            all,
+            &self.outcome,
+            Arc::new(move |vcpu| {
+                let answer = (vcpu.number(), visit(vcpu));
+                theirs.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+            }),
+        );
+        let mut answers = std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner));
+        answers.sort_by_key(|(number, _)| *number);
+        (done && all > 0).then(|| answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+
     /// Resumes the vCPUs.
     pub(crate) fn resume(&self) {
         self.gate.open();
@@ -85,7 +107,9 @@ impl VcpuPool {
         HANDLER.call_once(|| handler = register_signal_handler(SIGRTMIN(), interrupted));
         handler.map_err(|errno| StartError { cpu: 0, source: errno.into() })?;
 
-        let pool = Self { control: Arc::default(), outcome };
+        let control =
+            VcpuControl { threads: Mutex::default(), gate: Arc::default(), outcome: outcome.clone() };
+        let pool = Self { control: Arc::new(control), outcome };
         let gate = &pool.control.gate;
         if paused {
             gate.close();
@@ -149,6 +173,11 @@ impl ExitFlag {
         let flag = unsafe { AtomicU8::from_ptr(self.0) };
         flag.store(1, Ordering::Release);
     }
+}
+
+/// Raises the exit flag of a vCPU, by its own thread: it enters the guest no more until the flag is lowered.
+pub(super) fn raise(vcpu: &mut Vcpu) {
+    ExitFlag::of(vcpu).raise();
 }
 
 /// Takes the exit flag of a vCPU down, by its own thread, which then looks again at what it was raised for.

@@ -1,19 +1,23 @@
 use std::sync::Arc;
 
+use kvm_bindings::kvm_cpuid_entry2;
 use kvm_bindings::{
     KVM_SYSTEM_EVENT_CRASH, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_run,
     kvm_run__bindgen_ty_1__bindgen_ty_4 as IoExit,
 };
-use kvm_ioctls::{VcpuExit, VcpuFd};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
 
 use super::gate::Gate;
 use super::pool;
 use crate::bus::Bus;
 use crate::exit::{Exit, Outcome, RunError};
+use crate::kvm::KvmError;
 
 /// One vCPU.
 pub(crate) struct Vcpu {
     fd: VcpuFd,
+    kvm: Arc<Kvm>,
+    cpuid: Vec<kvm_cpuid_entry2>,
     cpu: u8,
     mmio: Arc<Bus>,
     pio: Arc<Bus>,
@@ -35,10 +39,30 @@ enum Failure {
 }
 
 impl Vcpu {
-    /// vCPU number `cpu`, whose accesses go to the two buses and whose end is reported to `outcome`.
-    pub(crate) fn new(fd: VcpuFd, cpu: u8, buses: (&Arc<Bus>, &Arc<Bus>), outcome: Arc<Outcome>) -> Self {
-        let (mmio, pio) = buses;
-        Self { fd, cpu, mmio: mmio.clone(), pio: pio.clone(), outcome }
+    /// vCPU number `cpu` with the leaves `cpuid`, whose accesses go to the two buses and whose end is reported to
+    /// `outcome`.
+    pub(crate) fn new(
+        (fd, kvm): (VcpuFd, Arc<Kvm>),
+        (cpu, cpuid): (u8, Vec<kvm_cpuid_entry2>),
+        (mmio, pio): (&Arc<Bus>, &Arc<Bus>),
+        outcome: Arc<Outcome>,
+    ) -> Result<Self, KvmError> {
+        identify(&fd, &cpuid)?;
+        Ok(Self { fd, kvm, cpuid, cpu, mmio: mmio.clone(), pio: pio.clone(), outcome })
+    }
+
+    /// Its number, from 0.
+    pub(crate) fn number(&self) -> u8 {
+        self.cpu
+    }
+
+    pub(super) fn kvm(&self) -> &Kvm {
+        &self.kvm
+    }
+
+    /// What it is to the guest.
+    pub(super) fn cpuid(&self) -> &[kvm_cpuid_entry2] {
+        &self.cpuid
     }
 
     pub(crate) fn fd(&self) -> &VcpuFd {
@@ -50,25 +74,43 @@ impl Vcpu {
     }
 
     /// Runs the guest until the VM is over, but for the times at which the gate is closed.
-    pub(super) fn run(&mut self, gate: &Gate) {
+    pub(super) fn run(&mut self, gate: &Gate<Self>) {
         while !self.outcome.is_over() {
             if gate.is_closed() {
+                self.complete_exit();
                 // Informs a guest with KVM's clock of the pause. There is no way for other clocks.
                 let _unsupported = self.fd.kvmclock_ctrl();
-                gate.wait(&self.outcome);
+                gate.wait(self, &self.outcome);
                 continue;
             }
-            let exit = match self.enter() {
-                Ok(Next::Continue) => continue,
-                Ok(Next::End(exit)) => exit,
-                Ok(Next::Fail(failure)) => Exit::Failed(self.explain(failure)),
-                Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
-                    pool::lower(self);
-                    continue;
-                }
-                Err(error) => Exit::Failed(RunError::Kvm { cpu: self.cpu, source: error.into() }),
-            };
-            self.outcome.report(exit);
+            self.step();
+        }
+    }
+
+    /// Enters the guest once. Whether it was interrupted.
+    fn step(&mut self) -> bool {
+        let exit = match self.enter() {
+            Ok(Next::Continue) => return false,
+            Ok(Next::End(exit)) => exit,
+            Ok(Next::Fail(failure)) => Exit::Failed(self.explain(failure)),
+            Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
+                pool::lower(self);
+                return error.errno() == libc::EINTR;
+            }
+            Err(error) => Exit::Failed(RunError::Kvm { cpu: self.cpu, source: error.into() }),
+        };
+        self.outcome.report(exit);
+        false
+    }
+
+    /// Has the kernel complete the instruction whose access was answered last: until then, registers and memory are as
+    /// before it. No other instruction is executed.
+    fn complete_exit(&mut self) {
+        while !self.outcome.is_over() {
+            pool::raise(self);
+            if self.step() {
+                return;
+            }
         }
     }
 
@@ -144,4 +186,12 @@ fn internal_error(shared: &kvm_run) -> (u32, Vec<u64>) {
     let internal = unsafe { shared.__bindgen_anon_1.internal };
     let count = usize::try_from(internal.ndata).unwrap_or(0);
     (internal.suberror, internal.data.iter().take(count).copied().collect())
+}
+
+/// What a vCPU is to the guest.
+pub(crate) fn identify(fd: &VcpuFd, leaves: &[kvm_cpuid_entry2]) -> Result<(), KvmError> {
+    let leaves = kvm_bindings::CpuId::from_entries(leaves).map_err(|error| {
+        KvmError::at("take the vCPU's identity")(std::io::Error::other(format!("{error:?}")))
+    })?;
+    fd.set_cpuid2(&leaves).map_err(KvmError::at("take the vCPU's identity"))
 }

@@ -6,7 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::notifier::Notifier;
-use super::{Chain, Device, DeviceInfo, GuestMemory, Lane, Queues, Request, RingError, Segments, VirtQueue};
+use super::{
+    Chain, Device, DeviceInfo, DeviceState, GuestMemory, Lane, Queues, Request, RingError, Segments,
+    VirtQueue,
+};
 use crate::serial::SerialOutput;
 
 /// Section 5.
@@ -113,6 +116,7 @@ impl Device for Console {
             queues: vec![QUEUE_SIZE; 2],
             // cols, rows, max_nr_ports, emerg_wr: none of them offered.
             config: Arc::new(vec![0; 12]),
+            state: DeviceState::None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Queues, RingError};
 use crate::config::Stalls;
+use crate::state::SharedSection;
 
 /// What a device is, as far as it never changes.
 #[derive(Clone, Debug)]
@@ -21,6 +22,29 @@ pub struct DeviceInfo {
     pub queues: Vec<u16>,
     /// The device's configuration space.
     pub config: Arc<dyn DeviceConfig>,
+    /// What else there is of it to be saved.
+    pub(crate) state: DeviceState,
+}
+
+/// A device's state beside its transport and its queues.
+#[derive(Clone)]
+pub(crate) enum DeviceState {
+    /// There is none.
+    None,
+    /// Lives with the device, and is loaded before its lanes are activated.
+    Section(SharedSection),
+    /// There is some, and no code to save it.
+    Unsavable,
+}
+
+impl fmt::Debug for DeviceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Section(_) => "Section",
+            Self::Unsavable => "Unsavable",
+        })
+    }
 }
 
 /// A device's configuration space (section 2.5). Accessed on vCPU threads: nothing here may block.
@@ -34,6 +58,11 @@ pub trait DeviceConfig: fmt::Debug + Send + Sync {
     /// The driver writes. What it may not write stays as it is.
     fn write(&self, offset: usize, data: &[u8]) {
         let _ = (offset, data);
+    }
+
+    /// All of it, if it never changes.
+    fn constant(&self) -> Option<&[u8]> {
+        None
     }
 
     /// Takes what is to be called when it changed other than by the driver. Called once, before the guest runs.
@@ -50,6 +79,10 @@ impl DeviceConfig for Vec<u8> {
 
     fn read(&self, offset: usize, data: &mut [u8]) {
         copy_from(self, offset, data);
+    }
+
+    fn constant(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }
 
@@ -106,6 +139,11 @@ pub trait Lane: Send {
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         let _ = queues;
         Ok(())
+    }
+
+    /// After [`Self::settle`]: whether a VM that is saved now has lost nothing of it.
+    fn is_savable(&self) -> bool {
+        true
     }
 
     /// Where its requests may be held; called before it moves to its worker.

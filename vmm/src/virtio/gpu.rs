@@ -20,7 +20,8 @@ use self::command::{Code, Command, Header, Rect};
 use self::display::GpuDisplay;
 use self::resource::Resources;
 use super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError, Segments,
+    Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
+    RingError, Segments,
 };
 use crate::display::{Cursor, Source};
 
@@ -179,6 +180,7 @@ impl Device for Gpu {
             features: EDID,
             queues: vec![QUEUE_SIZE, CURSOR_QUEUE_SIZE],
             config: self.display.clone(),
+            state: DeviceState::Unsavable,
         }
     }
 

@@ -15,7 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use self::config::{Config, Kind};
 use self::events::{Event, Events, SIZE};
 use super::notifier::Notifier;
-use super::{Chain, Device, DeviceInfo, GuestMemory, Lane, Queues, Request, RingError, Segments, VirtQueue};
+use super::{
+    Chain, Device, DeviceInfo, DeviceState, GuestMemory, Lane, Queues, Request, RingError, Segments,
+    VirtQueue,
+};
 use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
 
 /// Section 5.
@@ -156,6 +159,7 @@ impl Device for Input {
             features: 0,
             queues: vec![QUEUE_SIZE; 2],
             config: Arc::new(Config::new(self.kind)),
+            state: DeviceState::Unsavable,
         }
     }
 

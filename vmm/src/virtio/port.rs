@@ -13,7 +13,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use self::control::{Control, SIZE};
-use super::{Chain, Device, DeviceInfo, GuestMemory, Lane, Queues, Request, RingError, Segments, VirtQueue};
+use super::{
+    Chain, Device, DeviceInfo, DeviceState, GuestMemory, Lane, Queues, Request, RingError, Segments,
+    VirtQueue,
+};
 use crate::config::Port as Wanted;
 
 /// Section 5.
@@ -183,6 +186,7 @@ impl Device for Port {
             features: MULTIPORT,
             queues: vec![QUEUE_SIZE; 4],
             config: Arc::new(CONFIG.to_vec()),
+            state: DeviceState::Unsavable,
         }
     }
 

@@ -4,6 +4,7 @@ use std::num::Wrapping;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use serde::{Deserialize, Serialize};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryError};
@@ -66,6 +67,13 @@ enum Popped {
     Held,
 }
 
+/// How far a queue that rests was served: every chain before `available` is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Position {
+    pub(super) available: u16,
+    pub(super) used: u16,
+}
+
 /// A queue the driver enabled.
 pub struct VirtQueue {
     /// Reads the available ring and the descriptors. Its used side is ours: a packet over several chains has to
@@ -76,6 +84,8 @@ pub struct VirtQueue {
     signal: QueueSignal,
     /// Answered, and not yet in the used ring.
     answered: Vec<Finished>,
+    /// Taken, and not answered.
+    unanswered: usize,
     /// Visible to the driver.
     published: Wrapping<u16>,
     /// Visible when the driver was last considered for an interrupt.
@@ -119,6 +129,13 @@ impl Queues {
         self.queues.get_mut(index).and_then(Option::as_mut).ok_or(RingError::Absent(index))
     }
 
+    /// Where the enabled ones are; `None` if one has chains that are not answered.
+    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
+        let enabled =
+            self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.as_ref()?)));
+        enabled.map(|(index, queue)| Some((index, queue.position()?))).collect()
+    }
+
     /// Whether it has none.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.iter().all(Option::is_none)
@@ -137,7 +154,24 @@ impl VirtQueue {
     /// `ring` is ready and lies in `memory`.
     pub(super) fn new(ring: Queue, memory: GuestMemory, kick: Arc<EventFd>, signal: QueueSignal) -> Self {
         let used = Wrapping(ring.next_used());
-        Self { ring, memory, kick, signal, answered: Vec::new(), published: used, considered: used }
+        let answered = Vec::new();
+        Self { ring, memory, kick, signal, answered, unanswered: 0, published: used, considered: used }
+    }
+
+    /// How far it was served, if nothing that was taken is unanswered.
+    pub(super) fn position(&self) -> Option<Position> {
+        let rests = self.unanswered == 0 && self.answered.is_empty();
+        rests.then(|| Position { available: self.ring.next_avail(), used: self.published.0 })
+    }
+
+    /// Gives the last `taken` chains back, of which none was answered, and all that was taken before them was.
+    pub(super) fn give_back(&mut self, taken: impl ExactSizeIterator<Item = Pending>) {
+        let count = taken.len();
+        // Answered by being taken again.
+        taken.for_each(drop);
+        self.unanswered = self.unanswered.saturating_sub(count);
+        let count = Wrapping(u16::try_from(count).unwrap_or(0));
+        self.ring.set_next_avail((Wrapping(self.ring.next_avail()) - count).0);
     }
 
     /// The guest's RAM.
@@ -189,6 +223,7 @@ impl VirtQueue {
             return Ok(Popped::Held);
         }
         let pending = Pending::new(descriptors.head_index());
+        self.unanswered += 1;
         Ok(Popped::Chain(Taken { pending, valid: chain.fill(&self.memory, descriptors) }))
     }
 
@@ -208,6 +243,7 @@ impl VirtQueue {
         if finished.head() >= self.ring.size() {
             return Err(RingError::Head(finished.head()));
         }
+        self.unanswered = self.unanswered.saturating_sub(1);
         self.answered.push(finished);
         Ok(())
     }

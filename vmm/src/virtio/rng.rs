@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError};
+use super::{
+    Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
+    RingError,
+};
 
 /// Section 5.
 const DEVICE_ID: u16 = 4;
@@ -25,6 +28,7 @@ impl Device for Rng {
             features: 0,
             queues: vec![QUEUE_SIZE],
             config: Arc::new(Vec::new()),
+            state: DeviceState::None,
         }
     }
 

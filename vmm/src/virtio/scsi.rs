@@ -11,7 +11,8 @@ use std::sync::Arc;
 use vireo_vmconfig::DiskDevice;
 
 use super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError, Segments,
+    Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
+    RingError, Segments,
 };
 use crate::block::ImageError;
 use crate::config::{Disk, Stalls};
@@ -183,6 +184,7 @@ impl Device for Scsi {
             features: 0,
             queues: vec![QUEUE_SIZE; 3],
             config: Arc::new(config(self.units.len())),
+            state: DeviceState::Unsavable,
         }
     }
 

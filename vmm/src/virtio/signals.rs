@@ -2,10 +2,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::notifier::Notifier;
-use crate::pci::{Intx, Msix};
+use crate::pci::{Intx, Msix, MsixState};
+use crate::state::SectionError;
 
 /// No vector (section 4.1.5.1.2).
 pub(super) const NO_VECTOR: u16 = 0xffff;
@@ -31,6 +33,17 @@ pub(super) struct Signals {
     watchers: Mutex<Vec<Arc<Notifier>>>,
 }
 
+/// What [`Signals`] has beside configuration space, as it is saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SignalsState {
+    msix: MsixState,
+    isr: u8,
+    config_vector: u16,
+    queue_vectors: Vec<u16>,
+    needs_reset: bool,
+    generation: u8,
+}
+
 /// What one queue has of its function: its interrupts, and leave to be served.
 pub(super) struct QueueSignal {
     signals: Arc<Signals>,
@@ -43,7 +56,7 @@ impl QueueSignal {
     }
 
     pub(super) fn raise(&self) {
-        self.signals.raise(self.signals.queue_vectors.get(self.index), ISR_QUEUE);
+        self.signals.raise_queue(self.index);
     }
 
     /// What interrupts the driver by a message, if the queue has one now.
@@ -167,6 +180,41 @@ impl Signals {
         for slot in self.queue_vectors.iter().chain([&self.config_vector]) {
             slot.store(NO_VECTOR, Ordering::SeqCst);
         }
+    }
+
+    pub(super) fn save(&self) -> SignalsState {
+        let load = |vector: &AtomicU16| vector.load(Ordering::SeqCst);
+        SignalsState {
+            msix: self.msix.save(),
+            isr: self.isr.load(Ordering::SeqCst),
+            config_vector: load(&self.config_vector),
+            queue_vectors: self.queue_vectors.iter().map(load).collect(),
+            needs_reset: self.needs_reset(),
+            generation: self.generation(),
+        }
+    }
+
+    /// Takes a state over, before message control.
+    pub(super) fn load(&self, state: SignalsState) -> Result<(), SectionError> {
+        let SignalsState { msix, isr, config_vector, queue_vectors, needs_reset, generation } = state;
+        if queue_vectors.len() != self.queue_vectors.len() {
+            return Err(SectionError::Invalid("it has another number of queues"));
+        }
+        self.msix.load(msix)?;
+        self.set_config_vector(config_vector);
+        for (slot, vector) in self.queue_vectors.iter().zip(queue_vectors) {
+            slot.store(self.existing(vector), Ordering::SeqCst);
+        }
+        self.needs_reset.store(needs_reset, Ordering::SeqCst);
+        self.generation.store(generation, Ordering::SeqCst);
+        self.isr.store(isr & (ISR_QUEUE | ISR_CONFIG), Ordering::SeqCst);
+        self.settle_line();
+        Ok(())
+    }
+
+    /// Interrupts the driver for a queue.
+    pub(super) fn raise_queue(&self, queue: usize) {
+        self.raise(self.queue_vectors.get(queue), ISR_QUEUE);
     }
 
     fn existing(&self, vector: u16) -> u16 {

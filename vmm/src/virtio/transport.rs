@@ -4,6 +4,7 @@ mod activation;
 mod capability;
 mod common;
 mod doorbell;
+mod section;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +19,10 @@ use self::common::{Common, Effect};
 use self::doorbell::BoundDoorbells;
 use super::queue::wake;
 use super::signals::Signals;
-use super::{Device, DeviceConfig, DeviceContext};
+use super::{Device, DeviceConfig, DeviceContext, DeviceState};
 use crate::bus::BusDevice;
 use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msix, RootError, Slot};
+use crate::state::{AnySection, SectionError};
 
 const VENDOR: u16 = 0x1af4;
 /// Modern device ids are this plus the device type (section 4.1.2).
@@ -58,6 +60,7 @@ pub struct PciDevice {
     name: &'static str,
     host: DeviceContext,
     device_config: Arc<dyn DeviceConfig>,
+    device_state: DeviceState,
     signals: Arc<Signals>,
     kicks: Vec<Arc<EventFd>>,
     config: Mutex<Config>,
@@ -132,6 +135,7 @@ impl PciDevice {
                 name,
                 host,
                 device_config: model.config,
+                device_state: model.state,
                 signals,
                 kicks,
                 config: Mutex::new(Config { space, bars, msix: msix_at, window }),
@@ -225,6 +229,14 @@ impl BusDevice for PciDevice {
 }
 
 impl Function for PciDevice {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn section(&self) -> Result<&dyn AnySection, SectionError> {
+        Ok(self)
+    }
+
     fn read_config(&self, register: u16, data: &mut [u8]) {
         let mut config = self.config();
         let Config { space, window, .. } = &mut *config;

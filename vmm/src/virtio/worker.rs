@@ -10,6 +10,7 @@ use std::time::Instant;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::queue::Position;
 use super::signals::Signals;
 use super::{Lane, Queues, RingError};
 use crate::config::{Holding, Stalls, ThreadHook, ThreadKind};
@@ -36,6 +37,8 @@ struct State {
     command: Command,
     /// Not serving: parked, or ended.
     quiet: bool,
+    /// While it is parked: where its queues are, if nothing of them is in flight.
+    positions: Option<Vec<(usize, Position)>>,
     /// A request is held, and not tried again while the VM is paused.
     held: bool,
 }
@@ -62,14 +65,18 @@ impl Control {
     }
 
     /// Waits as long as the VM is paused.
-    fn park(&self) {
+    fn park(&self, lane: &dyn Lane, queues: &Queues) {
         let mut state = self.lock();
         while state.command == Command::Pause {
+            if !state.quiet {
+                state.positions = if lane.is_savable() { queues.positions() } else { None };
+            }
             state.quiet = true;
             self.changed.notify_all();
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.quiet = false;
+        state.positions = None;
     }
 
     /// Waits until nothing is served, or until `deadline`; whether it came to that.
@@ -111,18 +118,19 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts serving. On failure the lane comes back.
+    /// Starts serving, or waits for [`Self::resume`] if it begins paused. On failure the lane comes back.
     pub(super) fn spawn(
         name: &str,
         (lane, queues): (Box<dyn Lane>, Queues),
         signals: Arc<Signals>,
-        threads: ThreadHook,
+        (threads, paused): (ThreadHook, bool),
     ) -> Result<Self, (Box<dyn Lane>, io::Error)> {
         let wake = match EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
             Ok(wake) => wake,
             Err(error) => return Err((lane, error)),
         };
-        let state = Mutex::new(State { command: Command::Process, quiet: false, held: false });
+        let command = if paused { Command::Pause } else { Command::Process };
+        let state = Mutex::new(State { command, quiet: false, positions: None, held: false });
         let control = Arc::new(Control { state, changed: Condvar::new(), wake });
         // The lane goes in after the thread is there, so that it is not lost with one that is not.
         let (hand, take) = mpsc::sync_channel::<Box<dyn Lane>>(1);
@@ -184,6 +192,11 @@ impl Worker {
     /// Waits until a worker that was asked to stop serves nothing. As [`Self::is_paused_in_time`].
     pub(super) fn is_over_in_time(&self, deadline: Instant) -> bool {
         self.control.is_quiet_in_time(deadline, false)
+    }
+
+    /// While it is paused: where its queues are. `None` where it is not, or where requests are held or not answered.
+    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
+        self.control.lock().positions.clone()
     }
 
     /// Continues after [`Self::ask_to_pause`].
@@ -251,9 +264,10 @@ impl<'a> Loop<'a> {
     }
 
     fn run(&mut self, lane: &mut dyn Lane) -> Result<(), WorkerError> {
-        for at in 0..self.kicks.len() {
-            self.kicked(lane, at)?;
+        if !self.follow(lane)? {
+            return Ok(());
         }
+        self.serve_all(lane)?;
         let mut events = [EpollEvent::default(); 8];
         loop {
             self.watch_source(lane)?;
@@ -267,9 +281,14 @@ impl<'a> Loop<'a> {
                     ORDER => {
                         // Only ever full or empty: nothing is lost.
                         let _ = self.control.wake.read();
+                        if self.control.command() == Command::Process {
+                            continue;
+                        }
                         if !self.follow(lane)? {
                             return Ok(());
                         }
+                        // What the lane gave back when it settled, it takes again.
+                        self.serve_all(lane)?;
                     }
                     SOURCE => lane.source_ready(&mut self.queues)?,
                     at => self.kicked(lane, usize::try_from(at).unwrap_or(usize::MAX))?,
@@ -286,10 +305,14 @@ impl<'a> Loop<'a> {
                 Command::Stop => return Ok(false),
                 Command::Pause => {
                     lane.settle(&mut self.queues)?;
-                    self.control.park();
+                    self.control.park(lane, &self.queues);
                 }
             }
         }
+    }
+
+    fn serve_all(&mut self, lane: &mut dyn Lane) -> Result<(), WorkerError> {
+        (0..self.kicks.len()).try_for_each(|at| self.kicked(lane, at))
     }
 
     fn kicked(&mut self, lane: &mut dyn Lane, at: usize) -> Result<(), WorkerError> {

@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::queue::Position;
 use super::signals::Signals;
 use super::worker::Worker;
 use super::{Lane, Queues};
@@ -19,13 +20,13 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts every activated lane that has queues. A device with a lane that does not start asks for a reset; the others
+    /// Starts every activated lane that has queues; they serve at once, or begin paused. A device with a lane that does not start asks for a reset; the others
     /// go on until then, as after an unusable ring.
     pub(super) fn spawn(
         name: &str,
         lanes: Vec<(Box<dyn Lane>, Queues)>,
         signals: &Arc<Signals>,
-        threads: &ThreadHook,
+        (threads, paused): (&ThreadHook, bool),
     ) -> Self {
         let (mut running, mut idle) = (Vec::new(), Vec::new());
         for (lane, queues) in lanes {
@@ -33,7 +34,7 @@ impl Workers {
                 idle.push(lane);
                 continue;
             }
-            match Worker::spawn(name, (lane, queues), signals.clone(), threads.clone()) {
+            match Worker::spawn(name, (lane, queues), signals.clone(), (threads.clone(), paused)) {
                 Ok(worker) => running.push(worker),
                 Err((lane, error)) => {
                     tracing::error!(device = name, %error, "a lane could not start");
@@ -76,6 +77,12 @@ impl Workers {
     pub(super) fn are_over_in_time(&self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         self.running.iter().all(|worker| worker.is_over_in_time(deadline))
+    }
+
+    /// While they are paused: where all queues are. `None` where requests are held, or not answered.
+    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
+        let positions: Option<Vec<_>> = self.running.iter().map(Worker::positions).collect();
+        positions.map(|positions| positions.into_iter().flatten().collect())
     }
 
     /// Continues after [`Self::pause`].

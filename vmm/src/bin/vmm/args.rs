@@ -34,6 +34,10 @@ pub(crate) struct Args {
     pub(crate) video: Adapter,
     pub(crate) inputs: Vec<Input>,
     pub(crate) kvm: Option<RawFd>,
+    /// Where the VM is saved on request.
+    pub(crate) save: Option<PathBuf>,
+    /// What is started in place of a boot.
+    pub(crate) load: Option<PathBuf>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -114,6 +118,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let (mut vnc, mut video, mut kvm) = (None, None, None);
+    let (mut save, mut load) = (None, None);
     let (mut disks, mut nets, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -140,6 +145,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             }
             Arg::Long("video") => once(&mut video, "--video", adapter(&parser.value()?.string()?)?)?,
             Arg::Long("kvm-fd") => once(&mut kvm, "--kvm-fd", parser.value()?.parse()?)?,
+            Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
+            Arg::Long("load") => once(&mut load, "--load", PathBuf::from(parser.value()?))?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             Arg::Long("version") | Arg::Short('V') => return Ok(Command::Version),
@@ -163,6 +170,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         video: video.unwrap_or_default(),
         inputs,
         kvm,
+        save,
+        load,
     })))
 }
 

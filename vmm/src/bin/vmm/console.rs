@@ -1,6 +1,7 @@
 //! The serial port's other end: terminal, file or socket; and the ways to end a VM from outside.
 
 mod keys;
+mod saving;
 mod signals;
 mod socket;
 
@@ -16,6 +17,7 @@ use crate::args::SerialArg;
 use crate::spool::Spool;
 use crate::terminal::RawTerminal;
 use keys::{Keys, Wish};
+pub(crate) use saving::read as read_saved;
 use socket::Socket;
 
 /// The threads here do nothing but wait, read and push.
@@ -45,6 +47,8 @@ pub(crate) enum Ended {
     Detached,
     /// A signal to the monitor.
     Signal(i32),
+    /// The VM was saved.
+    Saved,
 }
 
 /// The console of all the VMs that a guest's resets make one after the other.
@@ -60,6 +64,10 @@ pub(crate) struct Console {
 struct Seat {
     controls: Mutex<Option<Controls>>,
     ended: Mutex<Option<Ended>>,
+    /// The VM is paused.
+    paused: Mutex<bool>,
+    /// Where the VM is saved.
+    save_to: Option<PathBuf>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,9 +109,44 @@ impl Seat {
                 self.input().inspect(SerialInput::send_break);
             }
             Wish::PowerButton => self.power_button(),
+            Wish::Pause => {
+                let paused = *lock(&self.paused);
+                self.set_paused(!paused);
+            }
+            Wish::Save => self.save(),
             Wish::Leave => self.end(Ended::Detached),
         }
         *wish != Wish::Leave
+    }
+
+    /// Pauses the VM, or resumes it.
+    fn set_paused(&self, yes: bool) {
+        let mut paused = lock(&self.paused);
+        let Some(controls) = lock(&self.controls).clone() else { return };
+        if *paused != yes {
+            *paused = yes;
+            if yes {
+                controls.pause()
+            } else {
+                controls.resume()
+            }
+            eprint!("vmm: the VM is {}\r\n", if yes { "paused" } else { "resumed" });
+        }
+    }
+
+    /// Saves the VM and ends it; one that cannot be saved goes on.
+    fn save(&self) {
+        let paused = lock(&self.paused);
+        let Some(controls) = lock(&self.controls).clone() else { return };
+        match saving::save(&controls, self.save_to.as_deref()) {
+            Ok(()) => self.end(Ended::Saved),
+            Err(error) => {
+                eprint!("vmm: {}\r\n", crate::chain(&error));
+                if !*paused {
+                    controls.resume();
+                }
+            }
+        }
     }
 
     fn power_button(&self) {
@@ -114,9 +157,10 @@ impl Seat {
 }
 
 impl Console {
-    /// Opens what `serial` names. Must come before other threads: the signals taken over here are theirs too.
-    pub(crate) fn open(serial: &SerialArg) -> Result<Self, ConsoleError> {
-        let seat = Arc::new(Seat::default());
+    /// Opens what `serial` names. Must come before other threads: the signals taken over here are theirs too. The VM is
+    /// saved to `save_to`.
+    pub(crate) fn open(serial: &SerialArg, save_to: Option<PathBuf>) -> Result<Self, ConsoleError> {
+        let seat = Arc::new(Seat { save_to, ..Seat::default() });
         signals::take_over(seat.clone())?;
         let path_error = |path: &PathBuf| {
             let path = path.clone();
@@ -128,7 +172,7 @@ impl Console {
                 let terminal = RawTerminal::enter().map_err(ConsoleError::Terminal)?;
                 if terminal.is_some() {
                     eprint!(
-                        "vmm: Ctrl+] leaves, Ctrl+^ p presses the power button, Ctrl+^ b sends a break\r\n"
+                        "vmm: Ctrl+] leaves, Ctrl+^ p presses the power button, b sends a break, z pauses, s saves\r\n"
                     );
                 }
                 read_stdin(seat.clone(), terminal.is_some())?;

@@ -26,6 +26,7 @@ const FAILED: u8 = 1;
 const TRIPLE_FAULT: u8 = 3;
 const RESET_LOOP: u8 = 4;
 const LEFT: u8 = 5;
+const SAVED: u8 = 6;
 
 fn main() -> ExitCode {
     limit_arenas();
@@ -74,12 +75,19 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     let config = open::open(args)?;
     config.probe()?;
     // First: the signals it takes over are those of all threads.
-    let console = Console::open(&args.serial)?;
+    let console = Console::open(&args.serial, args.save.clone())?;
+    let mut saved = args.load.as_deref().map(console::read_saved).transpose()?;
     let display = args.vnc.as_ref().map(|address| VncDisplay::open(address, args.video)).transpose()?;
     let config = config.with_graphics(display.as_ref().map(VncDisplay::graphics).transpose()?);
     let mut resets = Resets::new(display.is_some());
     let code = loop {
-        let vm = Vm::build(&config, Box::new(resets.watch(console.output())))?.start()?;
+        let output = Box::new(resets.watch(console.output()));
+        let vm = match saved.take() {
+            Some(saved) => Vm::load(&config, output, &saved)?,
+            // A guest that resets itself boots.
+            None => Vm::build(&config, output)?,
+        };
+        let vm = vm.start()?;
         let started = Instant::now();
         console.attach(vm.controls());
         match vm.wait() {
@@ -108,6 +116,10 @@ fn why_killed(console: &Console) -> u8 {
     console.close();
     match ended {
         Some(Ended::Detached) | None => LEFT,
+        Some(Ended::Saved) => {
+            eprintln!("vmm: the VM was saved");
+            SAVED
+        }
         Some(Ended::Signal(signal)) => {
             eprintln!("vmm: ended by signal {signal}");
             FAILED

@@ -1,4 +1,7 @@
+use serde::{Deserialize, Serialize};
+
 use super::civil::Civil;
+use crate::state::SectionError;
 
 /// Bytes of CMOS memory, the clock's registers included.
 const SIZE: usize = 128;
@@ -53,6 +56,8 @@ pub(super) const SECOND: Nanos = 1_000_000_000;
 const DAY_SECONDS: i64 = 86_400;
 /// How long before a second's end an update shows (MC146818A data sheet).
 const UPDATE_WINDOW: Nanos = 244_000;
+/// A guest can set no time that is further from the host's: years have four digits.
+const MAX_OFFSET: Nanos = 20_000 * 366 * 86_400 * SECOND;
 /// Cycles of the time base in a second.
 const TIME_BASE: Nanos = 32_768;
 
@@ -70,7 +75,39 @@ pub(super) struct Registers {
     seen: Nanos,
 }
 
+/// The registers, as they are saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RtcState {
+    index: u8,
+    memory: Vec<u8>,
+    offset: Nanos,
+    flags: u8,
+}
+
 impl Registers {
+    /// The state at the host's time `now`.
+    pub(super) fn save(&mut self, now: Nanos) -> RtcState {
+        self.advance(now);
+        let Self { index, memory, offset, flags, .. } = self;
+        RtcState { index: *index, memory: memory.to_vec(), offset: *offset, flags: *flags }
+    }
+
+    /// Takes a state over at the host's time `now`. The clock goes on as one with a battery: the time in between has
+    /// passed.
+    pub(super) fn restore(&mut self, state: RtcState, now: Nanos) -> Result<(), SectionError> {
+        let RtcState { index, memory, offset, flags } = state;
+        let Ok(memory) = <[u8; SIZE]>::try_from(memory) else {
+            return Err(SectionError::Invalid("it has another size of CMOS memory"));
+        };
+        if offset.checked_abs().is_none_or(|offset| offset > MAX_OFFSET) {
+            return Err(SectionError::Invalid("its time is out of range"));
+        }
+        *self = Self { index: index & INDEX, memory, offset, flags: flags & INTERRUPTS, seen: now };
+        // Bits that a guest cannot set.
+        self.store(STATUS_A, self.load(STATUS_A) & !UPDATING);
+        Ok(())
+    }
+
     /// As after a reset at the host's time `now`, with a clock that differs from the host's by `offset`.
     pub(super) fn new(offset: Nanos, now: Nanos) -> Self {
         let mut registers = Self { index: 0, memory: [0; SIZE], offset, flags: 0, seen: now };

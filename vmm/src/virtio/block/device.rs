@@ -10,8 +10,8 @@ use virtio_bindings::virtio_blk::{
 };
 
 use super::super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError, Segments,
-    VirtQueue,
+    Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
+    RingError, Segments, VirtQueue,
 };
 use super::flight::{Flight, Landed, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
@@ -50,6 +50,8 @@ pub struct Block {
     is_behind: bool,
     /// What was over while the function could not access memory: answered after the kick that comes when it can.
     unanswered: Vec<Landed>,
+    /// When the device settled last, all that was written reached stable storage.
+    is_flushed: bool,
 }
 
 /// How requests are carried out beside each other.
@@ -77,6 +79,7 @@ impl Block {
             parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
             is_behind: false,
             unanswered: Vec::new(),
+            is_flushed: true,
         })
     }
 
@@ -281,6 +284,14 @@ impl Block {
         }
     }
 
+    /// Flushes without the driver's request. It is not held when the host cannot do it.
+    fn flush_now(&mut self) -> bool {
+        self.backend.set_patient(false);
+        let flushed = self.backend.flush();
+        self.backend.set_patient(true);
+        flushed.inspect_err(|error| tracing::warn!(%error, "a disk cannot be flushed")).is_ok()
+    }
+
     /// Carries out an operation while nothing else is served.
     fn perform(&mut self, memory: &GuestMemory, operation: &Operation) -> io::Result<()> {
         let changed = match operation {
@@ -344,6 +355,7 @@ impl Device for Block {
             features,
             queues: vec![QUEUE_SIZE],
             config: Arc::new(config(self.limits.sectors)),
+            state: DeviceState::None,
         }
     }
 
@@ -380,7 +392,14 @@ impl Lane for Block {
     }
 
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        self.land_all(queues.get(0)?)
+        self.land_all(queues.get(0)?)?;
+        // A VM that is saved finds on the disk what it has written, also where the host was switched off in between.
+        self.is_flushed = self.limits.read_only || self.flush_now();
+        Ok(())
+    }
+
+    fn is_savable(&self) -> bool {
+        self.is_flushed
     }
 
     fn deactivate(&mut self) {

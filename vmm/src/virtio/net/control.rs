@@ -83,8 +83,8 @@ impl Lane for Control {
     fn activate(&mut self, features: u64) -> std::io::Result<()> {
         self.multiqueue = features & MQ != 0;
         self.shared.config().begin(features);
-        // Until the driver sets another number (section 5.1.6.5.5).
-        self.shared.use_pairs(1)
+        // Until the driver sets another number.
+        self.shared.use_pairs(self.shared.config().first_pairs())
     }
 
     fn deactivate(&mut self) {

@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::super::{Device, DeviceInfo, Lane};
+use super::super::{Device, DeviceInfo, DeviceState, Lane};
 use super::HEADER;
 use super::control::Control;
 use super::offload::{CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, RING_FEATURES, STATUS};
@@ -95,6 +95,7 @@ impl Device for NetDevice {
             features: OFFERED | MAC | MRG_RXBUF | STATUS | CONTROL | mtu | multiqueue,
             queues,
             config: self.config.clone(),
+            state: DeviceState::Section(self.config.clone()),
         }
     }
 

@@ -51,6 +51,8 @@ struct Buffers {
     host: ReadBuffers,
     capacity: u64,
     ring_size: usize,
+    /// A chain behind one that is still here was answered.
+    out_of_order: bool,
 }
 
 struct Buffer {
@@ -71,7 +73,22 @@ pub(super) fn is_end(error: &io::Error) -> bool {
 
 impl Buffers {
     fn new(memory: GuestMemory, ring_size: usize) -> Self {
-        Self { taken: VecDeque::new(), host: ReadBuffers::new(memory), capacity: 0, ring_size }
+        let host = ReadBuffers::new(memory);
+        Self { taken: VecDeque::new(), host, capacity: 0, ring_size, out_of_order: false }
+    }
+
+    /// Gives all of them back to the queue, as if they had not been taken.
+    fn give_back(self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        let taken = self.taken.into_iter().map(|buffer| buffer.pending);
+        if !self.out_of_order {
+            queue.give_back(taken);
+            return Ok(());
+        }
+        // A driver that makes invalid chains gets empty frames.
+        for pending in taken {
+            queue.push(pending.finish(0))?;
+        }
+        queue.publish()
     }
 
     /// Takes a chain's buffers; gives it back where it cannot hold a header.
@@ -121,6 +138,7 @@ impl Buffers {
             self.host.take_off(pieces);
             queue.push(pending.finish(u32::try_from(here).unwrap_or(u32::MAX)))?;
         }
+        self.out_of_order &= !self.taken.is_empty();
         Ok(())
     }
 }
@@ -167,6 +185,7 @@ impl Receive {
             };
             if let Err(pending) = taken {
                 tracing::debug!("a buffer that holds no header is rejected");
+                buffers.out_of_order |= !buffers.taken.is_empty();
                 queue.push(pending.finish(0))?;
             }
         }
@@ -248,6 +267,13 @@ impl Lane for Receive {
         self.needed = HEADER + if offload::takes_large(features) { MAX_FRAME } else { self.frame };
         (self.dead, self.errors) = (false, 0);
         Ok(())
+    }
+
+    fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        match self.buffers.take() {
+            Some(buffers) => buffers.give_back(queues.get(2 * self.pair)?),
+            None => Ok(()),
+        }
     }
 
     fn deactivate(&mut self) {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use vireo_vmconfig::MacAddr;
 
 use super::super::DeviceConfig;
@@ -12,21 +13,21 @@ use super::super::device::copy_from;
 use super::super::notifier::Notifier;
 use super::offload::{GUEST_ANNOUNCE, MQ};
 use crate::config::Link;
+use crate::state::{Section, SectionError};
 use crate::sys::tap;
 
 const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
 
-/// The tap's queues, how many of them are in use, and the configuration space.
+/// The tap's queues, and what the driver has set.
 pub(super) struct Shared {
     taps: Vec<Arc<OwnedFd>>,
-    used: AtomicUsize,
     config: Arc<NetConfig>,
 }
 
 impl Shared {
     pub(super) fn new(taps: Vec<Arc<OwnedFd>>, config: Arc<NetConfig>) -> Self {
-        Self { taps, used: AtomicUsize::new(1), config }
+        Self { taps, config }
     }
 
     /// Rings when the link, or the number of used pairs, is another one.
@@ -50,7 +51,7 @@ impl Shared {
 
     /// Whether frames come in by this pair.
     pub(super) fn is_used(&self, pair: usize) -> bool {
-        pair < self.used.load(Ordering::SeqCst)
+        pair < self.config.used.load(Ordering::SeqCst)
     }
 
     /// The tap spreads frames over the first `wanted` of its queues from now on.
@@ -62,7 +63,7 @@ impl Shared {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // A detached queue answers reads with an error: its lane must know before.
-        self.used.fetch_min(wanted, Ordering::SeqCst);
+        self.config.used.fetch_min(wanted, Ordering::SeqCst);
         // The first is always attached, also to a tap that has no others.
         for (pair, queue) in self.taps.iter().enumerate().skip(1) {
             match tap::attach_queue(queue.as_fd(), pair < wanted) {
@@ -71,7 +72,7 @@ impl Shared {
                 result => result?,
             }
         }
-        self.used.store(wanted, Ordering::SeqCst);
+        self.config.used.store(wanted, Ordering::SeqCst);
         self.config.watchers().iter().for_each(|watcher| watcher.ring());
         Ok(())
     }
@@ -89,6 +90,12 @@ pub(super) struct NetConfig {
     link: Arc<Link>,
     /// The driver acknowledges announcements.
     announces: AtomicBool,
+    /// The driver is ready.
+    active: AtomicBool,
+    /// Queue pairs in use.
+    used: AtomicUsize,
+    /// As `used`, of a driver that was loaded, for when the device is activated.
+    loaded: Mutex<Option<u16>>,
     watchers: Watchers,
 }
 
@@ -105,6 +112,9 @@ impl NetConfig {
             mtu: mtu.unwrap_or(0),
             link,
             announces: AtomicBool::new(false),
+            active: AtomicBool::new(false),
+            used: AtomicUsize::new(1),
+            loaded: Mutex::default(),
             watchers: Watchers::default(),
         }
     }
@@ -120,16 +130,51 @@ impl NetConfig {
     /// The driver is ready.
     pub(super) fn begin(&self, features: u64) {
         self.announces.store(features & GUEST_ANNOUNCE != 0, Ordering::SeqCst);
+        self.active.store(true, Ordering::SeqCst);
     }
 
     /// The driver reset the device.
     pub(super) fn end(&self) {
+        self.active.store(false, Ordering::SeqCst);
         self.announces.store(false, Ordering::SeqCst);
         self.set_address(self.original.octets());
     }
 
+    /// How many queue pairs are in use when the driver is ready (section 5.1.6.5.5), or were when it was saved.
+    pub(super) fn first_pairs(&self) -> usize {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(1, usize::from)
+    }
+
     pub(super) fn set_address(&self, address: [u8; 6]) {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+}
+
+/// What the driver has set by the control queue, as it is saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NetState {
+    address: [u8; 6],
+    pairs: u16,
+}
+
+impl Section for NetConfig {
+    const TAG: &'static str = "virtio-net";
+    const VERSION: u16 = 1;
+    type State = NetState;
+
+    fn save(&self) -> Result<NetState, SectionError> {
+        let used = if self.active.load(Ordering::SeqCst) { self.used.load(Ordering::SeqCst) } else { 1 };
+        let address = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(NetState { address, pairs: u16::try_from(used).unwrap_or(1) })
+    }
+
+    fn load(&self, NetState { address, pairs }: NetState) -> Result<(), SectionError> {
+        if !(1..=self.pairs).contains(&pairs) {
+            return Err(SectionError::Invalid("it uses more queue pairs than there are"));
+        }
+        self.set_address(address);
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = (pairs > 1).then_some(pairs);
+        Ok(())
     }
 }
 

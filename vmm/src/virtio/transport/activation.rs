@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use virtio_queue::QueueT;
 
+use super::super::queue::Position;
 use super::super::signals::{QueueSignal, Signals};
 use super::super::workers::Workers;
 use super::super::{Lane, Queues, VirtQueue};
@@ -69,6 +70,14 @@ impl Life {
         }
     }
 
+    /// Where the queues of a device that was paused are.
+    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
+        match self {
+            Self::Serving(workers) => workers.positions(),
+            Self::Leaving(_) | Self::Idle(_) | Self::Gone => Some(Vec::new()),
+        }
+    }
+
     pub(super) fn resume(&self) {
         if let Self::Serving(workers) = self {
             workers.resume();
@@ -90,7 +99,12 @@ impl PciDevice {
     /// The driver is ready: hands the lanes and their queues to workers. What stands in the way makes the device ask to
     /// be reset.
     pub(super) fn activate(&self, state: &mut State) {
-        let Some(queues) = self.build_queues(state) else {
+        self.activate_at(state, None);
+    }
+
+    /// As [`Self::activate`]; with positions, the queues go on from there once the device is resumed.
+    pub(super) fn activate_at(&self, state: &mut State, positions: Option<&[(usize, Position)]>) {
+        let Some(queues) = self.build_queues(state, positions.unwrap_or_default()) else {
             self.signals.ask_for_reset();
             return;
         };
@@ -110,7 +124,12 @@ impl PciDevice {
             return;
         }
         let lanes = self.distribute(queues, lanes, features);
-        state.life = Life::Serving(Workers::spawn(self.name, lanes, &self.signals, &self.host.threads));
+        state.life = Life::Serving(Workers::spawn(
+            self.name,
+            lanes,
+            &self.signals,
+            (&self.host.threads, positions.is_some()),
+        ));
     }
 
     /// Gives each lane the queues that it serves.
@@ -131,11 +150,11 @@ impl PciDevice {
         with_queues.collect()
     }
 
-    fn build_queues(&self, state: &State) -> Option<Vec<Option<VirtQueue>>> {
+    fn build_queues(&self, state: &State, positions: &[(usize, Position)]) -> Option<Vec<Option<VirtQueue>>> {
         let features = state.common.features();
         let queues =
             state.common.queues().iter().zip(&self.kicks).enumerate().map(|(index, (setup, kick))| {
-                let queue = match setup.build(features) {
+                let mut queue = match setup.build(features) {
                     None => return Some(None),
                     Some(Ok(queue)) if queue.is_valid(&self.host.memory) => queue,
                     Some(Ok(_)) => {
@@ -147,6 +166,10 @@ impl PciDevice {
                         return None;
                     }
                 };
+                if let Some((_, position)) = positions.iter().find(|(queue, _)| *queue == index) {
+                    queue.set_next_avail(position.available);
+                    queue.set_next_used(position.used);
+                }
                 let signal = QueueSignal::new(self.signals.clone(), index);
                 Some(Some(VirtQueue::new(queue, self.host.memory.clone(), Arc::clone(kick), signal)))
             });

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
 use super::super::signals::Signals;
+use crate::state::SectionError;
 
 // Device status bits (section 2.1).
 const ACKNOWLEDGE: u8 = 1;
@@ -45,7 +47,7 @@ pub(super) struct Common {
 }
 
 /// A queue as the driver lays it out.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Setup {
     max_size: u16,
     size: u16,
@@ -53,6 +55,19 @@ pub(super) struct Setup {
     descriptors: u64,
     available: u64,
     used: u64,
+}
+
+/// The registers, as they are saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CommonState {
+    offered: u64,
+    accepted: u64,
+    offered_select: u32,
+    accepted_select: u32,
+    status: u8,
+    resetting: bool,
+    queue_select: u16,
+    queues: Vec<Setup>,
 }
 
 impl Setup {
@@ -110,6 +125,49 @@ impl Common {
     pub(super) fn complete_reset(&mut self) {
         let sizes: Vec<u16> = self.queues.iter().map(|queue| queue.max_size).collect();
         *self = Self::new(self.offered, &sizes, self.signals.clone());
+    }
+
+    pub(super) fn save(&self) -> CommonState {
+        CommonState {
+            offered: self.offered,
+            accepted: self.accepted,
+            offered_select: self.offered_select,
+            accepted_select: self.accepted_select,
+            status: self.status,
+            resetting: self.resetting,
+            queue_select: self.queue_select,
+            queues: self.queues.clone(),
+        }
+    }
+
+    /// Takes a state over.
+    pub(super) fn load(&mut self, state: CommonState) -> Result<(), SectionError> {
+        const STEPS: [(u8, u8); 2] = [(DRIVER_OK, FEATURES_OK), (FAILED, 0)];
+        if state.offered != self.offered {
+            return Err(SectionError::Invalid("it offers other features"));
+        }
+        let sizes = |queues: &[Setup]| queues.iter().map(|queue| queue.max_size).collect::<Vec<_>>();
+        if sizes(&state.queues) != sizes(&self.queues) {
+            return Err(SectionError::Invalid("it has other queues"));
+        }
+        let known = ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK | FAILED;
+        let skipped =
+            STEPS.iter().any(|(step, before)| state.status & step != 0 && state.status & before != *before);
+        let sized = |queue: &Setup| queue.size.is_power_of_two() && queue.size <= queue.max_size;
+        if state.status & !known != 0 || skipped || !state.queues.iter().all(sized) {
+            return Err(SectionError::Invalid("its registers are impossible"));
+        }
+        self.accepted = state.accepted;
+        if state.status & FEATURES_OK != 0 && !self.accepts() {
+            return Err(SectionError::Invalid("its driver accepted features that are not offered"));
+        }
+        self.offered_select = state.offered_select;
+        self.accepted_select = state.accepted_select;
+        self.status = state.status;
+        self.resetting = state.resetting;
+        self.queue_select = state.queue_select;
+        self.queues = state.queues;
+        Ok(())
     }
 
     /// Accesses of other offsets or widths than the registers' own read as ones.

@@ -23,7 +23,8 @@ Usage: vmm --kernel FILE [OPTION]...
                                    several queues (1 to 8); may be given several times. The kernel moves its
                                    queues (vhost-net) where it can, or must (vhost=on), or shall not (vhost=off)
   --serial stdio                   serial port on this terminal (default); Ctrl+] leaves, Ctrl+^ p presses the
-                                   power button, Ctrl+^ b sends a break, Ctrl+^ twice is a Ctrl+^ for the guest
+                                   power button, Ctrl+^ b sends a break, Ctrl+^ z pauses the VM and resumes it,
+                                   Ctrl+^ s saves it, Ctrl+^ twice is a Ctrl+^ for the guest
   --serial file=FILE               serial output into a file
   --serial socket=FILE             serial port on a unix socket, which is created
   --vnc ADDRESS                    serve the display over VNC at unix:PATH or 127.0.0.1:PORT
@@ -31,9 +32,15 @@ Usage: vmm --kernel FILE [OPTION]...
   --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
                                    and keyboard that --vnc brings; may be given several times
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
+  --save DIR                       where the VM is saved by Ctrl+^ s or SIGUSR2, which then ends this program. The
+                                   directory is created. Disks are not part of it: they have to stay as they are
+  --load DIR                       start with a VM that was saved; all options that the guest can see have to be as
+                                   they were. The directory may be loaded again only with the disks of that time,
+                                   and its files have to stay as they are as long as the VM runs
   --help, --version
 
-The signal SIGUSR1 presses the power button; SIGINT, SIGTERM and SIGHUP end the VM.
+The signal SIGUSR1 presses the power button; SIGUSR2 saves the VM; SIGTSTP pauses it: neither its RAM nor its disks
+change until SIGCONT resumes it. SIGINT, SIGTERM and SIGHUP end the VM.
 
 Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
 
@@ -43,4 +50,5 @@ Exit status:
   3  the guest crashed: a vCPU triple-faulted
   4  the guest is in a reset loop: it resets itself again and again, and shows nothing new
   5  left with Ctrl+]
+  6  the VM was saved
 ";

@@ -13,6 +13,9 @@ pub(super) enum Wish {
     /// A break on the serial line.
     Break,
     PowerButton,
+    /// Pauses the VM, or resumes it.
+    Pause,
+    Save,
     Leave,
 }
 
@@ -32,6 +35,8 @@ impl Keys {
                 (_, LEAVE) => Wish::Leave,
                 (true, b'b' | b'B') => Wish::Break,
                 (true, b'p' | b'P') => Wish::PowerButton,
+                (true, b'z' | b'Z') => Wish::Pause,
+                (true, b's' | b'S') => Wish::Save,
                 (false, COMMAND) => {
                     self.commanded = true;
                     continue;
@@ -78,6 +83,7 @@ mod tests {
         assert_eq!(keys.read(b"\x1e"), []);
         assert_eq!(keys.read(b"p"), [Wish::PowerButton]);
         assert_eq!(keys.read(b"\x1e\x1ep"), [typed(b"\x1ep")]);
+        assert_eq!(keys.read(b"\x1ez\x1es"), [Wish::Pause, Wish::Save]);
         assert_eq!(keys.read(b"\x1ex"), [], "there is no such command");
         assert_eq!(keys.read(b"\x1e\x1d"), [Wish::Leave]);
     }
