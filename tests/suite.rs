@@ -39,6 +39,7 @@ mod scenarios {
     mod projected;
     mod registry;
     mod roles;
+    mod saved;
     pub(crate) mod standalone;
     mod stop_early;
     mod systemd;

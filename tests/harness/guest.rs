@@ -137,6 +137,8 @@ pub struct GuestConfig {
     pub command_line: String,
     /// Its monitor may not open `/dev/kvm` and inherits it.
     pub unprivileged: bool,
+    /// More arguments of our monitor.
+    pub arguments: Vec<String>,
 }
 
 impl Default for GuestConfig {
@@ -154,6 +156,7 @@ impl Default for GuestConfig {
             vhost: false,
             command_line: String::new(),
             unprivileged: false,
+            arguments: Vec::new(),
         }
     }
 }
@@ -243,6 +246,7 @@ impl GuestConfig {
             };
             words.extend(["--vnc".into(), format!("unix:{path}"), "--video".into(), video.into()]);
         }
+        words.extend(self.arguments.iter().cloned());
         words
     }
 

@@ -44,7 +44,8 @@ pub(crate) struct Assembly {
     pub(crate) pci: Arc<Root>,
     /// For the threads of the vCPUs.
     pub(crate) threads: ThreadHook,
-    pub(crate) saver: Arc<Saver>,
+    /// Set once everything is built.
+    pub(crate) saver: Option<Arc<Saver>>,
     buses: Buses,
     /// Firmware where the VM has any.
     rom: Option<Rom>,
@@ -114,23 +115,15 @@ pub(crate) fn build(
     let reset = Arc::new(ResetControl::new(outcome.clone()));
     pci.claim_reset_port(reset.clone());
     sections.extend([("reset control", reset as SharedSection), ("PCI ports", pci.ports())]);
-    if let Boot::Firmware(_) = config.boot {
-        sections.push(("firmware", Arc::new(Unsavable)));
-    }
-    let kernel = (kvm::state::sections(&vm.fd), kvm::state::clock(&vm.fd));
-    let saver = Arc::new(Saver::new(config, (memory.clone(), pci.clone()), sections, kernel));
     let threads = config.threads.clone();
-    let mut assembly = Assembly { outcome, uart, power, pci, threads, saver, buses, rom: None, vm };
+    let mut assembly = Assembly { outcome, uart, power, pci, threads, saver: None, buses, rom: None, vm };
     let host = virtio_host(&assembly, &memory)?;
     let boot_order = pci_devices(config, &assembly, &host, Box::new(output))?;
     let graphics = config.graphics.as_ref();
     let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
     let vcpus = vcpus::create(&kvm, &assembly, topology, &apic_ids)?;
-    if let Some(saved) = saved {
-        assembly.saver.load(saved, &vcpus)?;
-        return Ok((assembly, vcpus));
-    }
     match &config.boot {
+        Boot::Kernel(_) if saved.is_some() => {}
         Boot::Kernel(kernel) => {
             let ps2 = config.graphics.is_some();
             let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
@@ -147,11 +140,23 @@ pub(crate) fn build(
         }
         // The first vCPU starts at the reset vector, as KVM makes it.
         Boot::Firmware(firmware) => {
-            let facts = firmware::VmFacts { memory: &memory, apic_ids: &apic_ids, boot_order, nothing };
-            let rom = firmware::install(config, firmware, &assembly, facts)?;
-            assembly.rom = Some(rom);
+            let facts = firmware::VmFacts {
+                memory: &memory,
+                apic_ids: &apic_ids,
+                boot_order,
+                nothing,
+                loads: saved.is_some(),
+            };
+            let installed = firmware::install(config, firmware, &assembly, facts)?;
+            assembly.rom = Some(installed.rom);
+            sections.extend(installed.sections);
         }
     }
+    let vm = &assembly.vm.fd;
+    let kernel = (kvm::state::sections(vm), kvm::state::clock(vm));
+    let saver = Saver::new(config, (memory, assembly.pci.clone()), sections, kernel);
+    saved.map_or(Ok(()), |saved| saver.load(saved, &vcpus))?;
+    assembly.saver = Some(Arc::new(saver));
     Ok((assembly, vcpus))
 }
 

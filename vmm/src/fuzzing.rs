@@ -7,6 +7,7 @@ mod displays;
 mod drives;
 mod fakes;
 mod platform;
+mod saved;
 mod script;
 mod seeds;
 mod transport;
@@ -27,6 +28,7 @@ use crate::memory::{self, GuestMemory};
 pub use displays::{rfb, virtio_gpu, virtio_input, virtio_port};
 pub use drives::{ahci, qcow2, scsi};
 pub use platform::{pci, ports};
+pub use saved::state;
 pub use seeds::seeds;
 pub use transport::{virtio_block, virtio_console, virtio_net, virtio_transport};
 

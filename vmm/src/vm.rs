@@ -96,7 +96,7 @@ impl Vm<Running> {
             power: Arc::downgrade(&power),
             vcpus: Arc::downgrade(self.state.vcpus.control()),
             pci: Arc::downgrade(&self.state.assembly.pci),
-            saver: Arc::downgrade(&self.state.assembly.saver),
+            saver: self.state.assembly.saver.as_ref().map(Arc::downgrade).unwrap_or_default(),
             serial: SerialInput::new(self.state.assembly.uart.clone()),
         }
     }

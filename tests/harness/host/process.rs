@@ -87,6 +87,7 @@ impl<'h> Invocation<'h> {
             stdout: Vec::new(),
             stderr: Vec::new(),
             seen: 0,
+            seen_stderr: 0,
             stream: self.stream,
             status: None,
         };
@@ -138,6 +139,7 @@ pub struct Process<'h> {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     seen: usize,
+    seen_stderr: usize,
     stream: bool,
     status: Option<Status>,
 }
@@ -178,6 +180,27 @@ impl Process<'_> {
             if !self.next(end)? {
                 let what =
                     format!("{needle:?} from {}, which wrote last {:?}", self.command, self.output_tail());
+                return Err(self.overdue(what, deadline));
+            }
+        }
+    }
+
+    /// As [`Self::wait_for`], of its standard error.
+    pub fn wait_for_stderr(&mut self, needle: &str, deadline: Duration) -> Result<(), HostError> {
+        let end = Instant::now() + deadline;
+        loop {
+            let fresh = self.stderr.get(self.seen_stderr..).unwrap_or_default();
+            if let Some(at) = find(fresh, needle.as_bytes()) {
+                self.seen_stderr += at + needle.len();
+                return Ok(());
+            }
+            if let Some(status) = self.status.clone() {
+                self.print_tails();
+                let (command, what) = (self.command.clone(), format!("{needle:?}"));
+                return Err(HostError::Ended { command, status, what });
+            }
+            if !self.next(end)? {
+                let what = format!("{needle:?} from the standard error of {}", self.command);
                 return Err(self.overdue(what, deadline));
             }
         }

@@ -15,6 +15,7 @@ use crate::firmware::{
 use crate::kvm::{Rom, RomSlot};
 use crate::layout::{self, COM1_PORT};
 use crate::memory::{GuestMemory, RamRange, ram_ranges};
+use crate::state::SharedSection;
 
 /// What is already there of the VM, for firmware to learn.
 pub(super) struct VmFacts<'a> {
@@ -23,19 +24,32 @@ pub(super) struct VmFacts<'a> {
     pub(super) boot_order: BootOrder,
     /// Notified when firmware finds no boot device.
     pub(super) nothing: NothingToStart,
+    /// The VM is loaded, and not booted.
+    pub(super) loads: bool,
 }
 
-/// Adds firmware to `assembly`, with the devices that it needs. Returns what has to live as long as the VM.
+/// What firmware brings.
+pub(super) struct Installed {
+    /// Has to live as long as the VM.
+    pub(super) rom: Rom,
+    /// Devices that have state.
+    pub(super) sections: Vec<(&'static str, SharedSection)>,
+}
+
+/// Adds firmware to `assembly`, with the devices that it needs. With `loads`, RAM stays as it is.
 pub(super) fn install(
     config: &VmConfig,
     firmware: &Firmware,
     assembly: &Assembly,
-    VmFacts { memory, apic_ids, boot_order, nothing }: VmFacts<'_>,
-) -> Result<Rom, BuildError> {
+    VmFacts { memory, apic_ids, boot_order, nothing, loads }: VmFacts<'_>,
+) -> Result<Installed, BuildError> {
     let image = Image::at_reset_vector(&firmware.code)?;
-    shadow(&firmware.code, memory)?;
+    if !loads {
+        shadow(&firmware.code, memory)?;
+    }
+    let mut sections: Vec<(_, SharedSection)> = Vec::new();
     if let Some(file) = &firmware.variables {
-        variables(file, image.start, assembly)?;
+        sections.push(("flash", variables(file, image.start, assembly)?));
     }
     let rom = Rom::map(assembly.vm.fd.clone(), RomSlot::Code, image.start, image.region)?;
 
@@ -48,24 +62,25 @@ pub(super) fn install(
     acpi(&mut contents, config, assembly, apic_ids)?;
 
     let device = Arc::new(FwCfg::new(contents, memory.clone()));
+    sections.push(("firmware configuration", device.clone()));
     let buses = &assembly.buses;
     buses.port("firmware configuration", (layout::FW_CFG_PORT, 2), Arc::new(Ports(device.clone())))?;
     buses.port("firmware configuration", (layout::FW_CFG_DMA_PORT, 8), Arc::new(Dma(device)))?;
     let log = DebugConsole::new(nothing);
     buses.port("firmware log", (layout::FIRMWARE_LOG_PORT, 1), Arc::new(log))?;
-    Ok(rom)
+    Ok(Installed { rom, sections })
 }
 
 /// The flash with the variables, which ends where the code starts.
-fn variables(file: &File, end: u64, assembly: &Assembly) -> Result<(), BuildError> {
+fn variables(file: &File, end: u64, assembly: &Assembly) -> Result<Arc<Flash>, BuildError> {
     let Image { start, region } = Image::map(file, end)?;
     let size = region.size();
     let rom = Rom::map(assembly.vm.fd.clone(), RomSlot::Variables, start, region)?;
     let file = file.try_clone().map_err(super::device("flash"))?;
     let flash = Arc::new(Flash::new(file, size, Box::new(rom)));
-    match BusRange::new(start, end - start).map(|range| assembly.buses.mmio.insert(range, flash)) {
+    match BusRange::new(start, end - start).map(|range| assembly.buses.mmio.insert(range, flash.clone())) {
         Some(Err(source)) => Err(BuildError::Place { device: "flash", source }),
-        Some(Ok(())) | None => Ok(()),
+        Some(Ok(())) | None => Ok(flash),
     }
 }
 

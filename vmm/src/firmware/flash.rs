@@ -3,8 +3,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::flash_query::query;
 use crate::bus::BusDevice;
+use crate::state::{Section, SectionError};
 
 /// What one erasure clears.
 pub(super) const BLOCK: usize = 4096;
@@ -61,6 +64,7 @@ struct State {
 }
 
 /// What the last command was, and so what the next access means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Mode {
     Array,
     Status,
@@ -90,6 +94,46 @@ impl Flash {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of the commands, as it is saved. The content is in the file.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FlashState {
+    size: u64,
+    mode: Mode,
+    status: u8,
+}
+
+impl Section for Flash {
+    const TAG: &'static str = "pflash";
+    const VERSION: u16 = 1;
+    type State = FlashState;
+
+    fn save(&self) -> Result<FlashState, SectionError> {
+        let state = self.state();
+        state.file.sync_all().map_err(SectionError::Host)?;
+        let size = u64::try_from(state.size).unwrap_or(u64::MAX);
+        Ok(FlashState { size, mode: state.mode.clone(), status: state.status })
+    }
+
+    fn load(&self, FlashState { size, mode, status }: FlashState) -> Result<(), SectionError> {
+        let mut state = self.state();
+        if u64::try_from(state.size) != Ok(size) {
+            return Err(SectionError::Invalid("the flash has another size"));
+        }
+        let possible = match &mode {
+            Mode::Buffer { writes, left } => writes.len().saturating_add(*left) <= BUFFER,
+            Mode::BufferConfirm { writes } => writes.len() <= BUFFER,
+            _ => true,
+        };
+        if !possible {
+            return Err(SectionError::Invalid("more waits to be written than a flash takes"));
+        }
+        (state.mode, state.status) = (mode, status);
+        let shown = matches!(state.mode, Mode::Array);
+        state.set_shown(shown);
+        Ok(())
     }
 }
 

@@ -1,9 +1,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::contents::Contents;
 use super::dma::{self, Transfer};
 use crate::bus::BusDevice;
 use crate::memory::GuestMemory;
+use crate::state::{Section, SectionError};
 
 /// What the DMA address register reads as.
 const DMA_SIGNATURE: u64 = u64::from_be_bytes(*b"QEMU CFG");
@@ -33,6 +36,34 @@ impl FwCfg {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is selected, as it is saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FwCfgState {
+    key: u16,
+    offset: u64,
+    dma_high: u32,
+}
+
+impl Section for FwCfg {
+    const TAG: &'static str = "fw-cfg";
+    const VERSION: u16 = 1;
+    type State = FwCfgState;
+
+    fn save(&self) -> Result<FwCfgState, SectionError> {
+        let state = self.state();
+        let offset = u64::try_from(state.offset).unwrap_or(u64::MAX);
+        Ok(FwCfgState { key: state.key, offset, dma_high: state.dma_high })
+    }
+
+    fn load(&self, FwCfgState { key, offset, dma_high }: FwCfgState) -> Result<(), SectionError> {
+        let mut state = self.state();
+        state.key = key;
+        state.offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        state.dma_high = dma_high;
+        Ok(())
     }
 }
 

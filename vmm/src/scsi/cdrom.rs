@@ -17,15 +17,15 @@ const PROFILE_DVD: u16 = 0x0010;
 const MEDIA_CLASS: u8 = 4;
 
 /// Whether the medium is in.
-#[derive(Debug, Default)]
-pub(super) struct Tray {
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Tray {
     open: bool,
     locked: bool,
     event: Event,
 }
 
 /// Media events since the last query (MMC-6, table 348).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 enum Event {
     #[default]
     Nothing = 0,

@@ -1,5 +1,5 @@
 /// Why a command was not carried out (SPC-4, section 4.5): sense key, additional code and its qualifier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Sense {
     pub(crate) key: u8,
     code: u8,

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use vireo_vmconfig::DiskDevice;
 
 use super::command::Command;
@@ -7,6 +8,7 @@ use super::{Cdb, Sense, cdrom, disk, inquiry};
 use crate::block::{self, Backend, ImageError, SECTOR};
 use crate::config::{Disk, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
+use crate::state::SectionError;
 
 /// The buffers that come with a command.
 #[derive(Debug, Default)]
@@ -24,6 +26,14 @@ pub(crate) struct Reply {
     pub(crate) sense: Option<Sense>,
     /// Bytes that went either way.
     pub(crate) transferred: u64,
+}
+
+/// The state of a logical unit.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct UnitState {
+    sectors: u64,
+    sense: Sense,
+    tray: cdrom::Tray,
 }
 
 /// A logical unit.
@@ -58,6 +68,31 @@ impl Unit {
     /// Where its requests may be held.
     pub(crate) fn stall(&self) -> &Arc<DiskStall> {
         &self.stall
+    }
+
+    /// What was written is on stable storage, if the host can do that now.
+    pub(crate) fn flush_now(&mut self) -> bool {
+        if self.read_only {
+            return true;
+        }
+        self.image.set_patient(false);
+        let flushed = self.image.flush();
+        self.image.set_patient(true);
+        flushed.inspect_err(|error| tracing::warn!(%error, "a disk cannot be flushed")).is_ok()
+    }
+
+    /// The state of the unit with its size, which does not change.
+    pub(crate) fn save(&self) -> UnitState {
+        UnitState { sectors: self.image.sectors(), sense: self.sense, tray: self.tray.clone() }
+    }
+
+    /// Takes such a state over.
+    pub(crate) fn load(&mut self, state: UnitState) -> Result<(), SectionError> {
+        if state.sectors != self.image.sectors() {
+            return Err(SectionError::Invalid("the drive has another size"));
+        }
+        (self.sense, self.tray) = (state.sense, state.tray);
+        Ok(())
     }
 
     /// Bytes of a block.

@@ -206,6 +206,14 @@ pub(crate) struct UartState {
     breaks_after: Option<u32>,
 }
 
+#[cfg(test)]
+impl UartState {
+    /// More than a port can have received.
+    pub(crate) fn overfill(&mut self) {
+        self.received = vec![0; FIFO + 1];
+    }
+}
+
 impl Section for Uart {
     const TAG: &'static str = "uart-16550a";
     const VERSION: u16 = 1;

@@ -102,12 +102,12 @@ impl Section for Vcpu {
         fd.set_mp_state(state.mp_state).map_err(KvmError::at("set a vCPU's state"))?;
         fd.set_regs(&state.regs).map_err(KvmError::at("set a vCPU's general registers"))?;
         fd.set_sregs(&state.sregs).map_err(KvmError::at("set a vCPU's special registers"))?;
-        // SAFETY: the structure has the 4096 bytes that the kernel reads where no larger state was enabled, which
-        // takes a request for it (ARCH_REQ_XCOMP_GUEST_PERM) that this process does not make.
         #[expect(
             unsafe_code,
             reason = "the kernel may read more than the structure has where that was enabled"
         )]
+        // SAFETY: the structure has the 4096 bytes that the kernel reads where no larger state was enabled, which
+        // takes a request for it (ARCH_REQ_XCOMP_GUEST_PERM) that this process does not make.
         let set = unsafe { fd.set_xsave(&state.xsave) };
         set.map_err(KvmError::at("set a vCPU's extended state"))?;
         fd.set_xcrs(&state.xcrs).map_err(KvmError::at("set a vCPU's extended control registers"))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Queues, RingError};
 use crate::config::Stalls;
-use crate::state::SharedSection;
+use crate::state::{SectionError, SharedSection};
 
 /// What a device is, as far as it never changes.
 #[derive(Clone, Debug)]
@@ -141,9 +141,14 @@ pub trait Lane: Send {
         Ok(())
     }
 
-    /// After [`Self::settle`]: whether a VM that is saved now has lost nothing of it.
-    fn is_savable(&self) -> bool {
-        true
+    /// Its state beside its queues. While it is not activated, or after [`Self::settle`].
+    fn save(&self) -> Result<Vec<u8>, SectionError> {
+        Ok(Vec::new())
+    }
+
+    /// Takes such a state over, of a lane that was activated for the same driver, or of one that was not.
+    fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
+        if state.is_empty() { Ok(()) } else { Err(SectionError::Invalid("a lane has no such state")) }
     }
 
     /// Where its requests may be held; called before it moves to its worker.

@@ -12,12 +12,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use self::control::{Control, SIZE};
 use super::{
     Chain, Device, DeviceInfo, DeviceState, GuestMemory, Lane, Queues, Request, RingError, Segments,
     VirtQueue,
 };
 use crate::config::Port as Wanted;
+use crate::state::SectionError;
 
 /// Section 5.
 const DEVICE_ID: u16 = 3;
@@ -186,7 +189,7 @@ impl Device for Port {
             features: MULTIPORT,
             queues: vec![QUEUE_SIZE; 4],
             config: Arc::new(CONFIG.to_vec()),
-            state: DeviceState::Unsavable,
+            state: DeviceState::None,
         }
     }
 
@@ -195,7 +198,31 @@ impl Device for Port {
     }
 }
 
+/// What a port has beside its queues, as it is saved. What is in the socket is the host's.
+#[derive(Debug, Serialize, Deserialize)]
+struct PortState {
+    open: bool,
+    waiting: Vec<u8>,
+    control: (bool, Vec<Vec<u8>>),
+}
+
 impl Lane for Port {
+    fn save(&self) -> Result<Vec<u8>, SectionError> {
+        let (waiting, control) = (self.waiting.clone(), self.control.save());
+        let state = PortState { open: self.open, waiting, control };
+        postcard::to_allocvec(&state).map_err(SectionError::Encoding)
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
+        let state: PortState = postcard::from_bytes(state).map_err(SectionError::Encoding)?;
+        if state.waiting.len() > PIECE || !self.control.load(state.control) {
+            return Err(SectionError::Invalid("more waits in a port than there is room for"));
+        }
+        self.set_open(state.open);
+        self.waiting = state.waiting;
+        Ok(())
+    }
+
     fn activate(&mut self, features: u64) -> io::Result<()> {
         self.deactivate();
         self.control.begin(features & MULTIPORT != 0);

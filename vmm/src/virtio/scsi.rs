@@ -16,7 +16,8 @@ use super::{
 };
 use crate::block::ImageError;
 use crate::config::{Disk, Stalls};
-use crate::scsi::{Buffers, Sense, Unit};
+use crate::scsi::{Buffers, Sense, Unit, UnitState};
+use crate::state::SectionError;
 
 /// Section 5.
 const DEVICE_ID: u16 = 8;
@@ -55,6 +56,8 @@ const ABORTS: [u32; 5] = [0, 1, 2, 7, 8];
 /// The controller.
 pub struct Scsi {
     units: Vec<Unit>,
+    /// When it settled last, all that was written reached stable storage.
+    are_flushed: bool,
 }
 
 /// What a driver addresses.
@@ -73,7 +76,7 @@ impl Scsi {
             Unit::new(disk, *device).map_err(|error| (number, error))
         };
         let units = drives.iter().take(TARGETS).enumerate().map(unit).collect::<Result<_, _>>()?;
-        Ok(Self { units })
+        Ok(Self { units, are_flushed: true })
     }
 
     /// Section 5.6.6.1: 1, target, and the unit in one of the two single-level formats.
@@ -184,7 +187,7 @@ impl Device for Scsi {
             features: 0,
             queues: vec![QUEUE_SIZE; 3],
             config: Arc::new(config(self.units.len())),
-            state: DeviceState::Unsavable,
+            state: DeviceState::None,
         }
     }
 
@@ -194,6 +197,30 @@ impl Device for Scsi {
 }
 
 impl Lane for Scsi {
+    fn settle(&mut self, _queues: &mut Queues) -> Result<(), RingError> {
+        self.are_flushed = true;
+        for unit in &mut self.units {
+            self.are_flushed &= unit.flush_now();
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, SectionError> {
+        if !self.are_flushed {
+            return Err(SectionError::Unsavable("the host cannot flush a disk"));
+        }
+        let units: Vec<_> = self.units.iter().map(Unit::save).collect();
+        postcard::to_allocvec(&units).map_err(SectionError::Encoding)
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
+        let units: Vec<UnitState> = postcard::from_bytes(state).map_err(SectionError::Encoding)?;
+        if units.len() != self.units.len() {
+            return Err(SectionError::Invalid("it has another number of drives"));
+        }
+        self.units.iter_mut().zip(units).try_for_each(|(unit, state)| unit.load(state))
+    }
+
     fn stalls(&self) -> Stalls {
         Stalls(self.units.iter().map(|unit| unit.stall().clone()).collect())
     }

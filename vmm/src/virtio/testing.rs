@@ -14,8 +14,9 @@ use crate::bus::Bus;
 use crate::irq::Doorbells;
 use crate::layout::ECAM_START;
 use crate::memory::RamRange;
-use crate::pci::Root;
 use crate::pci::tests::{FakePins, FakeRouter};
+use crate::pci::{Function as _, Root};
+use crate::state::AnySection as _;
 
 pub(super) const VERSION_1: u64 = 1 << 32;
 pub(super) const EVENT_IDX: u64 = 1 << 29;
@@ -113,6 +114,20 @@ impl Guest {
             guest.write(0x4008 + vector * 16, &(u64::from(VECTOR_DATA) + vector).to_le_bytes());
         }
         guest
+    }
+
+    /// The same driver and RAM with another device, which has the state of the one before.
+    pub(super) fn loaded_into(self, device: Box<dyn Device>) -> Self {
+        assert!(self.device.pause());
+        let state = self.device.encode().unwrap();
+        let next = Self { rings: self.rings.clone(), ..Self::in_memory(device, self.memory.clone()) };
+        drop(self);
+        next.device.decode(&state).unwrap();
+        assert!(next.device.pause());
+        assert_eq!(next.device.encode().unwrap(), state);
+        next.device.after_load();
+        next.device.resume();
+        next
     }
 
     pub(super) fn msix(&self) -> u64 {

@@ -6,6 +6,8 @@ mod common;
 mod doorbell;
 mod section;
 #[cfg(test)]
+mod section_tests;
+#[cfg(test)]
 mod tests;
 
 use std::io;

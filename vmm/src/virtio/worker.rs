@@ -14,6 +14,7 @@ use super::queue::Position;
 use super::signals::Signals;
 use super::{Lane, Queues, RingError};
 use crate::config::{Holding, Stalls, ThreadHook, ThreadKind};
+use crate::state::SectionError;
 
 /// Serving keeps no more than a request on the stack; image formats recurse a little.
 const STACK: usize = 256 << 10;
@@ -27,6 +28,33 @@ enum Command {
     Stop,
 }
 
+/// What a lane that rests has to be saved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rest {
+    /// Where its queues are.
+    pub(super) positions: Vec<(usize, Position)>,
+    /// [`Lane::save`].
+    pub(super) state: Vec<u8>,
+}
+
+impl Rest {
+    fn of(lane: &dyn Lane, queues: &Queues) -> Result<Self, &'static str> {
+        let positions = queues.positions().ok_or(UNANSWERED)?;
+        match lane.save() {
+            Ok(state) => Ok(Self { positions, state }),
+            Err(SectionError::Unsavable(why)) => Err(why),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a lane has no state");
+                Err("its state cannot be read")
+            }
+        }
+    }
+}
+
+/// Requests are held, or not answered.
+const UNANSWERED: &str =
+    "requests are not answered: the host cannot carry them out, or the guest keeps the device from RAM";
+
 struct Control {
     state: Mutex<State>,
     changed: Condvar,
@@ -37,8 +65,8 @@ struct State {
     command: Command,
     /// Not serving: parked, or ended.
     quiet: bool,
-    /// While it is parked: where its queues are, if nothing of them is in flight.
-    positions: Option<Vec<(usize, Position)>>,
+    /// While it is parked: its state, or why there is none that could be saved.
+    rest: Result<Rest, &'static str>,
     /// A request is held, and not tried again while the VM is paused.
     held: bool,
 }
@@ -69,14 +97,14 @@ impl Control {
         let mut state = self.lock();
         while state.command == Command::Pause {
             if !state.quiet {
-                state.positions = if lane.is_savable() { queues.positions() } else { None };
+                state.rest = Rest::of(lane, queues);
             }
             state.quiet = true;
             self.changed.notify_all();
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.quiet = false;
-        state.positions = None;
+        state.rest = Err(UNANSWERED);
     }
 
     /// Waits until nothing is served, or until `deadline`; whether it came to that.
@@ -130,7 +158,7 @@ impl Worker {
             Err(error) => return Err((lane, error)),
         };
         let command = if paused { Command::Pause } else { Command::Process };
-        let state = Mutex::new(State { command, quiet: false, positions: None, held: false });
+        let state = Mutex::new(State { command, quiet: false, rest: Err(UNANSWERED), held: false });
         let control = Arc::new(Control { state, changed: Condvar::new(), wake });
         // The lane goes in after the thread is there, so that it is not lost with one that is not.
         let (hand, take) = mpsc::sync_channel::<Box<dyn Lane>>(1);
@@ -194,9 +222,9 @@ impl Worker {
         self.control.is_quiet_in_time(deadline, false)
     }
 
-    /// While it is paused: where its queues are. `None` where it is not, or where requests are held or not answered.
-    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
-        self.control.lock().positions.clone()
+    /// While it is paused: its state, or why there is none that could be saved.
+    pub(super) fn rest(&self) -> Result<Rest, &'static str> {
+        self.control.lock().rest.clone()
     }
 
     /// Continues after [`Self::ask_to_pause`].

@@ -4,9 +4,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queue::Position;
 use super::signals::Signals;
-use super::worker::Worker;
+use super::worker::{Rest, Worker};
 use super::{Lane, Queues};
 use crate::config::ThreadHook;
 
@@ -79,10 +78,9 @@ impl Workers {
         self.running.iter().all(|worker| worker.is_over_in_time(deadline))
     }
 
-    /// While they are paused: where all queues are. `None` where requests are held, or not answered.
-    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
-        let positions: Option<Vec<_>> = self.running.iter().map(Worker::positions).collect();
-        positions.map(|positions| positions.into_iter().flatten().collect())
+    /// While they are paused: the states of the lanes that have queues, in their order.
+    pub(super) fn rest(&self) -> Result<Vec<Rest>, &'static str> {
+        self.running.iter().map(Worker::rest).collect()
     }
 
     /// Continues after [`Self::pause`].

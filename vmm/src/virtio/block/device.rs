@@ -18,6 +18,7 @@ use super::request::{InvalidRequest, Limits, Operation, Range, Request};
 use crate::block::engine::ImageFile;
 use crate::block::{self, Backend, ImageError, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
 use crate::config::{Disk, DiskCounters, DiskSerial, DiskStall, Stalls};
+use crate::state::SectionError;
 
 /// Section 5.
 const DEVICE_ID: u16 = 2;
@@ -398,8 +399,12 @@ impl Lane for Block {
         Ok(())
     }
 
-    fn is_savable(&self) -> bool {
-        self.is_flushed
+    fn save(&self) -> Result<Vec<u8>, SectionError> {
+        if self.is_flushed {
+            Ok(Vec::new())
+        } else {
+            Err(SectionError::Unsavable("the host cannot flush the disk"))
+        }
     }
 
     fn deactivate(&mut self) {

@@ -16,12 +16,17 @@ const LARGE: u64 = GUEST_CSUM | 1 << 7;
 
 /// A NIC whose taps are datagram sockets: what a tap does with frames, without the privileges. The wires of its queues.
 fn nic(queues: usize) -> (Guest, Vec<OwnedFd>, Arc<Link>) {
+    let (device, wires, link) = device(queues);
+    (Guest::new(Box::new(device)), wires, link)
+}
+
+fn device(queues: usize) -> (NetDevice, Vec<OwnedFd>, Arc<Link>) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let pairs = (0..queues).map(|_| socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap());
     let (wires, taps): (Vec<_>, Vec<_>) = pairs.unzip();
     let mac = "52:54:00:00:00:01".parse().unwrap();
     let net = Net::new(taps[0].try_clone().unwrap(), mac).mtu(Some(1400));
-    (Guest::new(Box::new(NetDevice::on(taps, &net))), wires, net.link().clone())
+    (NetDevice::on(taps, &net), wires, net.link().clone())
 }
 
 fn guest() -> (Guest, OwnedFd) {
@@ -367,4 +372,54 @@ proptest! {
         guest.kick(1);
         guest.wait(1, 1);
     }
+}
+
+#[test]
+fn buffers_that_were_taken_and_not_used_are_given_back() {
+    let (mut guest, wire) = guest();
+    guest.start(VERSION_1 | MRG_RXBUF | LARGE, 64);
+    offer(&mut guest, 50, 1526);
+    send(&wire, &frame(100, 1));
+    assert_eq!(guest.wait(0, 1), [(0, 112)]);
+    for round in 1..4_u8 {
+        let (device, wires, _) = device(1);
+        guest = guest.loaded_into(Box::new(device));
+        send(&wires[0], &frame(100, round));
+        assert_eq!(guest.wait(0, 1), [(u32::from(round), 112)]);
+    }
+    // And so are they when the same device goes on.
+    assert!(guest.device.pause());
+    guest.device.resume();
+}
+
+#[test]
+fn a_driver_with_invalid_chains_gets_empty_frames_for_the_others() {
+    let (mut guest, _wire) = guest();
+    guest.start(VERSION_1 | MRG_RXBUF | LARGE, 64);
+    for len in [1000, 4, 1000] {
+        guest.add(0, &[(BUFFERS, len, true)]);
+    }
+    guest.kick(0);
+    assert_eq!(guest.wait(0, 1), [(1, 0)], "no room for a header");
+    let (device, wires, _) = device(1);
+    let mut guest = guest.loaded_into(Box::new(device));
+    assert_eq!(guest.wait(0, 2), [(0, 0), (2, 0)]);
+    offer(&mut guest, 50, 1526);
+    send(&wires[0], &frame(100, 1));
+    assert_eq!(guest.wait(0, 1), [(3, 112)]);
+}
+
+#[test]
+fn queue_pairs_and_the_address_stay_as_the_driver_set_them() {
+    let (mut guest, _wires, _) = nic(2);
+    guest.start(VERSION_1 | MQ | CTRL_VQ, 16);
+    assert_eq!(command(&mut guest, 4, &[4, 0, 2, 0]), 0);
+    assert_eq!(command(&mut guest, 4, &[1, 1, 2, 4, 6, 8, 10, 12]), 0);
+    let (device, wires, _) = device(2);
+    let mut guest = guest.loaded_into(Box::new(device));
+    assert_eq!(guest.read::<6>(0x2000), [2, 4, 6, 8, 10, 12]);
+    guest.add(2, &[(BUFFERS, 2000, true)]);
+    guest.kick(2);
+    send(&wires[1], &frame(100, 1));
+    assert_eq!(guest.wait(2, 1), [(0, 112)], "the second pair is in use");
 }

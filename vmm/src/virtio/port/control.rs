@@ -39,6 +39,21 @@ impl Control {
         self.waiting.clear();
     }
 
+    /// Whether it is active, and what waits.
+    pub(super) fn save(&self) -> (bool, Vec<Vec<u8>>) {
+        (self.active, self.waiting.iter().cloned().collect())
+    }
+
+    /// Takes what was saved; whether there is room for it.
+    pub(super) fn load(&mut self, (active, waiting): (bool, Vec<Vec<u8>>)) -> bool {
+        let longest = SIZE + self.name.len();
+        let fits = waiting.len() <= WAITING && waiting.iter().all(|message| message.len() <= longest);
+        if fits {
+            (self.active, self.waiting) = (active, waiting.into());
+        }
+        fits
+    }
+
     /// Handles a message of the driver; `Some` where a program opened or closed the port.
     pub(super) fn handle(&mut self, message: [u8; SIZE]) -> Option<bool> {
         let [i0, i1, i2, i3, e0, e1, v0, v1] = message;

@@ -5,9 +5,19 @@ use virtio_queue::QueueT;
 
 use super::super::queue::Position;
 use super::super::signals::{QueueSignal, Signals};
+use super::super::worker::Rest;
 use super::super::workers::Workers;
 use super::super::{Lane, Queues, VirtQueue};
 use super::{PciDevice, State};
+use crate::state::SectionError;
+
+/// Where queues and lanes of a loaded device go on.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Loaded<'a> {
+    pub(super) positions: &'a [(usize, Position)],
+    /// Of the lanes that have queues, in their order.
+    pub(super) lanes: &'a [Vec<u8>],
+}
 
 /// Where the device's lanes are.
 pub(super) enum Life {
@@ -70,12 +80,22 @@ impl Life {
         }
     }
 
-    /// Where the queues of a device that was paused are.
-    pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
+    /// The lanes of a device that was paused, as they are saved: those that have queues, or all if none has.
+    pub(super) fn rest(&self) -> Result<Vec<Rest>, SectionError> {
         match self {
-            Self::Serving(workers) => workers.positions(),
-            Self::Leaving(_) | Self::Idle(_) | Self::Gone => Some(Vec::new()),
+            Self::Serving(workers) => workers.rest().map_err(SectionError::Unsavable),
+            Self::Idle(lanes) => {
+                let states = lanes.iter().map(|lane| lane.save());
+                states.map(|state| Ok(Rest { positions: Vec::new(), state: state? })).collect()
+            }
+            Self::Leaving(_) | Self::Gone => Ok(Vec::new()),
         }
+    }
+
+    /// Loads the states of lanes that are with the transport.
+    pub(super) fn load_idle(&mut self, states: &[Vec<u8>]) -> Result<(), SectionError> {
+        let Self::Idle(lanes) = self else { return Ok(()) };
+        lanes.iter_mut().zip(states).try_for_each(|(lane, state)| lane.load(state))
     }
 
     pub(super) fn resume(&self) {
@@ -99,21 +119,32 @@ impl PciDevice {
     /// The driver is ready: hands the lanes and their queues to workers. What stands in the way makes the device ask to
     /// be reset.
     pub(super) fn activate(&self, state: &mut State) {
-        self.activate_at(state, None);
+        if let Err(error) = self.activate_at(state, None) {
+            tracing::error!(
+                device = self.name,
+                error = &error as &dyn std::error::Error,
+                "the device has no state"
+            );
+        }
     }
 
-    /// As [`Self::activate`]; with positions, the queues go on from there once the device is resumed.
-    pub(super) fn activate_at(&self, state: &mut State, positions: Option<&[(usize, Position)]>) {
-        let Some(queues) = self.build_queues(state, positions.unwrap_or_default()) else {
+    /// As [`Self::activate`]; with positions and states of lanes, these go on from there once the device is resumed.
+    pub(super) fn activate_at(
+        &self,
+        state: &mut State,
+        loaded: Option<Loaded<'_>>,
+    ) -> Result<(), SectionError> {
+        let Loaded { positions, lanes: states } = loaded.unwrap_or_default();
+        let Some(queues) = self.build_queues(state, positions) else {
             self.signals.ask_for_reset();
-            return;
+            return Ok(());
         };
         let mut lanes = match mem::replace(&mut state.life, Life::Gone) {
             Life::Idle(lanes) => lanes,
             other @ (Life::Serving(_) | Life::Leaving(_) | Life::Gone) => {
                 state.life = other;
                 self.signals.ask_for_reset();
-                return;
+                return Ok(());
             }
         };
         let features = state.common.features();
@@ -121,15 +152,18 @@ impl PciDevice {
             tracing::error!(device = self.name, %error, "the device could not start");
             self.signals.ask_for_reset();
             state.life = Life::Idle(lanes);
-            return;
+            return Ok(());
         }
-        let lanes = self.distribute(queues, lanes, features);
+        let mut lanes = self.distribute(queues, lanes, features);
+        let active = lanes.iter_mut().filter(|(_, queues)| !queues.is_empty());
+        active.zip(states).try_for_each(|((lane, _), state)| lane.load(state))?;
         state.life = Life::Serving(Workers::spawn(
             self.name,
             lanes,
             &self.signals,
-            (&self.host.threads, positions.is_some()),
+            (&self.host.threads, loaded.is_some()),
         ));
+        Ok(())
     }
 
     /// Gives each lane the queues that it serves.

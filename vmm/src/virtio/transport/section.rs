@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::super::DeviceState;
 use super::super::queue::Position;
 use super::super::signals::SignalsState;
+use super::activation::Loaded;
 use super::common::CommonState;
 use super::{Config, PciDevice};
 use crate::pci::ConfigState;
@@ -18,6 +19,8 @@ pub(crate) struct VirtioState {
     common: CommonState,
     /// Of the queues that were served, by their numbers.
     positions: Vec<(u16, Position)>,
+    /// Of the lanes that serve them, or of all lanes where none does.
+    lanes: Vec<Vec<u8>>,
     /// The device's configuration space, if it never changes.
     constant: Option<Vec<u8>>,
     device: Option<OwnState>,
@@ -49,26 +52,28 @@ impl Section for PciDevice {
         };
         let (config, state) = (self.config(), self.state());
         let runs = state.common.is_driver_ok() && !self.signals.needs_reset();
+        let (mut positions, mut lanes) = (Vec::new(), Vec::new());
         // A device that asked for a reset is not started when it is loaded.
-        let positions = if runs { state.life.positions() } else { Some(Vec::new()) };
-        let unanswered = SectionError::Unsavable(
-            "requests are not answered: the host cannot carry them out, or the guest keeps the device from RAM",
-        );
-        let positions = positions.ok_or(unanswered)?;
-        let numbered =
-            positions.into_iter().map(|(queue, at)| (u16::try_from(queue).unwrap_or(u16::MAX), at));
+        if runs || !state.common.is_driver_ok() {
+            for rest in state.life.rest()? {
+                let number = |queue: usize| u16::try_from(queue).unwrap_or(u16::MAX);
+                positions.extend(rest.positions.into_iter().map(|(queue, at)| (number(queue), at)));
+                lanes.push(rest.state);
+            }
+        }
         Ok(VirtioState {
             space: config.space.save(),
             signals: self.signals.save(),
             common: state.common.save(),
-            positions: numbered.collect(),
+            positions,
+            lanes,
             constant: self.device_config.constant().map(<[u8]>::to_vec),
             device,
         })
     }
 
     fn load(&self, saved: VirtioState) -> Result<(), SectionError> {
-        let VirtioState { space: registers, signals, common, positions, constant, device } = saved;
+        let VirtioState { space: registers, signals, common, positions, lanes, constant, device } = saved;
         if constant.as_deref() != self.device_config.constant() {
             return Err(SectionError::Invalid("the device has another size, or other limits"));
         }
@@ -86,11 +91,14 @@ impl Section for PciDevice {
 
         let mut state = self.state();
         state.common.load(common)?;
-        if !state.common.is_driver_ok() || self.signals.needs_reset() {
+        if !state.common.is_driver_ok() {
+            return state.life.load_idle(&lanes);
+        }
+        if self.signals.needs_reset() {
             return Ok(());
         }
         let positions: Vec<_> = positions.into_iter().map(|(queue, at)| (usize::from(queue), at)).collect();
-        self.activate_at(&mut state, Some(&positions));
+        self.activate_at(&mut state, Some(Loaded { positions: &positions, lanes: &lanes }))?;
         if self.signals.needs_reset() {
             return Err(SectionError::Invalid("its queues cannot be served"));
         }
