@@ -40,6 +40,8 @@ pub const SOCKETS_DIRECTORY: &str = "/var/run/vireo";
 pub const IMAGES_VOLUME: &str = "images";
 /// Where the containers of images have that volume.
 pub const IMAGES_DIRECTORY: &str = "/var/run/vireo-images";
+/// Where a launcher in a Pod has the images of disks and kernels that the kubelet mounts.
+const IMAGE_MOUNTS: &str = "/var/run/kubevirt-private/images";
 /// Where a launcher in a Pod has the file systems of claims; KubeVirt's directory.
 pub const CLAIMS_DIRECTORY: &str = "/var/run/kubevirt-private/vmi-disks";
 /// Where it has the block devices of claims.
@@ -87,6 +89,12 @@ pub fn pod_interface(network: &str) -> String {
 /// The container of a launcher Pod with the image of a container disk.
 pub fn disk_container(volume: &str) -> String {
     format!("{DISK_CONTAINER_PREFIX}{volume}")
+}
+
+/// The directory of an image that is a volume of the launcher's Pod. Its volume has the name of the container that another
+/// Pod has for the image.
+pub fn image_mount(container: &str) -> String {
+    format!("{IMAGE_MOUNTS}/{container}")
 }
 
 /// The disk in the file system of a claim, in the launcher's Pod.

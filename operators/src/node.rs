@@ -26,6 +26,32 @@ pub struct Node {
     heartbeat: Option<Timestamp>,
     /// Whether instances are scheduled to it.
     is_schedulable: bool,
+    /// Whether its kubelet and its container runtime mount images.
+    mounts_images: bool,
+}
+
+/// The first kubelet whose image volumes are enabled by default.
+const IMAGE_VOLUMES_KUBELET: (u32, u32) = (1, 35);
+/// The first releases of container runtimes that mount images.
+const IMAGE_VOLUMES_RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 31))];
+
+/// The major and the minor of a version such as `v1.35.0+k3s1`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim_start_matches('v').split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Whether the programs of a node, as its status names them, mount images.
+fn mounts_images(info: &Value) -> bool {
+    let text = |field: &str| info[field].as_str().unwrap_or_default();
+    let is_kubelet_new =
+        version(text("kubeletVersion")).is_some_and(|kubelet| kubelet >= IMAGE_VOLUMES_KUBELET);
+    let runtime = text("containerRuntimeVersion").split_once("://");
+    let is_runtime_new = runtime.is_some_and(|(name, release)| {
+        let first = IMAGE_VOLUMES_RUNTIMES.iter().find(|(runtime, _)| *runtime == name);
+        first.is_some_and(|(_, first)| version(release).is_some_and(|release| release >= *first))
+    });
+    is_kubelet_new && is_runtime_new
 }
 
 impl Node {
@@ -34,12 +60,18 @@ impl Node {
     /// # Errors
     /// When it is not an object.
     pub fn read(mut object: Value) -> Result<Self, serde_json::Error> {
+        let mounts_images = mounts_images(&object["status"]["nodeInfo"]);
         let metadata: ObjectMeta = serde_json::from_value(object["metadata"].take())?;
         // The time is written as JSON.
         let heartbeat = metadata.annotations.get(HEARTBEAT_ANNOTATION);
         let heartbeat = heartbeat.and_then(|time| time.trim_matches('"').parse().ok());
         let is_schedulable = metadata.labels.get(SCHEDULABLE_LABEL).is_some_and(|value| value == "true");
-        Ok(Self { heartbeat, is_schedulable })
+        Ok(Self { heartbeat, is_schedulable, mounts_images })
+    }
+
+    /// Whether instances that are scheduled to it can have image volumes; absent if none are.
+    pub(crate) fn mounts_images(&self) -> Option<bool> {
+        self.is_schedulable.then_some(self.mounts_images)
     }
 
     /// Whether its node agent is taken for dead.
@@ -148,6 +180,27 @@ mod tests {
         assert!(!is_unresponsive(Some(&node), at("2026-01-01T00:05:00Z")));
         assert!(is_unresponsive(Some(&node), at("2026-01-01T00:05:01Z")));
         assert!(!is_unresponsive(Some(&node), at("2025-12-31T00:00:00Z")), "its clock is ahead");
+    }
+
+    #[test]
+    fn images_are_mounted_by_new_kubelets_with_new_runtimes() {
+        for (kubelet, runtime, expected) in [
+            ("v1.35.0", "containerd://2.1.4", true),
+            ("v1.36.2+k3s1", "containerd://2.2.0-k3s1", true),
+            ("v2.0.0", "cri-o://1.35.0", true),
+            ("v1.34.1", "containerd://2.1.4", false),
+            ("v1.35.0", "containerd://2.0.6", false),
+            ("v1.35.0", "containerd://1.7.28", false),
+            ("v1.35.0", "docker://28.0.0", false),
+            ("v1.35.0", "", false),
+            ("", "containerd://2.1.4", false),
+        ] {
+            let info = json!({"kubeletVersion": kubelet, "containerRuntimeVersion": runtime});
+            let labels = json!({SCHEDULABLE_LABEL: "true"});
+            let node = json!({"metadata": {"labels": labels}, "status": {"nodeInfo": info}});
+            assert_eq!(Node::read(node).unwrap().mounts_images(), Some(expected), "{kubelet} {runtime}");
+        }
+        assert_eq!(node(None, "false").mounts_images(), None, "it gets no instances");
     }
 
     #[test]

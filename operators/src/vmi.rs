@@ -4,6 +4,7 @@ pub(crate) mod claims;
 mod console_log;
 pub mod controller;
 mod decide;
+pub mod image_volumes;
 pub(crate) mod images;
 mod networks;
 mod nodes;
@@ -16,6 +17,7 @@ mod wait;
 
 pub use claims::{Claim, Claims};
 pub use decide::{Decision, Observed, Step, decide};
+pub use images::ImageDelivery;
 pub use pod::LauncherPod;
 pub use template::{Launcher, StartedBy, launcher_pod};
 pub use wait::Wait;

@@ -18,9 +18,10 @@ use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
+use super::image_volumes::ImageVolumes;
 use super::{
-    Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, claims, decide,
-    launcher_pod, networks, state,
+    Claim, Claims, Decision, ImageDelivery, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, claims,
+    decide, launcher_pod, networks, state,
 };
 use crate::config::LiveConfig;
 use crate::data_volume::StorageCache;
@@ -51,6 +52,8 @@ pub struct Controller {
     waiting: Arc<Mutex<HashSet<ObjectKey>>>,
     /// The nodes, where those fail by themselves.
     nodes: Option<Arc<Informer<Node>>>,
+    /// Whether images are volumes, where the kubelet starts launchers.
+    image_volumes: Option<ImageVolumes>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
     refused: Arc<Mutex<Refused>>,
@@ -97,7 +100,21 @@ impl Controller {
         storage.on_change(move |data_volume| changed(Some(&data_volume.key.namespace)));
         storage.on_served(move || wake(None));
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, launcher, config, vmis, pods, storage, waiting, nodes, recorder, queue, refused }
+        let image_volumes = nodes.as_ref().map(|nodes| ImageVolumes::new(client.clone(), Arc::clone(nodes)));
+        Self {
+            client,
+            launcher,
+            config,
+            vmis,
+            pods,
+            storage,
+            waiting,
+            nodes,
+            image_volumes,
+            recorder,
+            queue,
+            refused,
+        }
     }
 
     /// The caches that the controller of attachment Pods reads, where the kubelet mounts claims.
@@ -133,9 +150,17 @@ impl Controller {
             if let Some(nodes) = &self.nodes {
                 nodes.synced().await;
             }
+            if let Some(image_volumes) = &self.image_volumes {
+                image_volumes.synced().await;
+            }
             controller::run(self, &self.queue, WORKERS).await;
         };
-        tokio::join!(self.pods.run(), self.storage.run(), control);
+        let image_volumes = async {
+            if let Some(image_volumes) = &self.image_volumes {
+                image_volumes.run().await;
+            }
+        };
+        tokio::join!(self.pods.run(), self.storage.run(), image_volumes, control);
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
@@ -276,7 +301,8 @@ impl Controller {
         let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
         let claims = self.claims(vmi, &whole).await?;
         let networks = self.networks(vmi, &whole).await?;
-        let mut pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims)?;
+        let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
+        let mut pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims, images)?;
         networks::add(&mut pod, &whole, &networks);
         if let Some(claim) = self.state(vmi, &whole).await? {
             state::add(&mut pod, &claim);

@@ -1,12 +1,17 @@
-//! The init containers of images in a launcher Pod: the kubelet pulls the images of disks and kernels as those of all Pods,
-//! and the node agent gets their files from these containers, which end as soon as its image store has them.
+//! The images of disks and kernels in a launcher Pod, which the kubelet pulls as those of all Pods.
+//!
+//! Where the cluster has image volumes, each is a volume of the container `compute`, in which the node agent opens its files.
+//! Elsewhere each has an init container, from which the node agent gets its files, and which ends as soon as the node's image
+//! store has them.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, LocalObjectReference, PodSpec, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, ImageVolumeSource, LocalObjectReference, PodSpec, Volume, VolumeMount,
 };
-use vireo_api::names::{IMAGES_DIRECTORY, IMAGES_VOLUME, KERNEL_BOOT_CONTAINER, disk_container};
+use vireo_api::names::{
+    COMPUTE, IMAGES_DIRECTORY, IMAGES_VOLUME, KERNEL_BOOT_CONTAINER, disk_container, image_mount,
+};
 use vireo_api::spec::ImageRef;
 use vireo_api::v1::VirtualMachineInstance;
 
@@ -18,14 +23,31 @@ const PROGRAM_VOLUME: &str = "launcher";
 /// Where they have it.
 const PROGRAM_DIRECTORY: &str = "/vireo";
 
+/// How the files of images come to the node agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageDelivery {
+    /// By init containers, on any cluster.
+    Containers,
+    /// By image volumes.
+    Volumes,
+}
+
 /// An image that an instance needs.
 struct Image<'a> {
-    container: String,
+    /// Its init container or its volume.
+    name: String,
     image: &'a str,
     pull_policy: &'a str,
     pull_secret: &'a str,
     /// The subcommand of the launcher, and its operands.
     offer: (&'static str, Vec<&'a str>),
+}
+
+impl Image<'_> {
+    /// When it is pulled; absent for Kubernetes' default.
+    fn pull_policy(&self) -> Option<String> {
+        Some(self.pull_policy.to_owned()).filter(|policy| !policy.is_empty())
+    }
 }
 
 /// The images of registries that an instance needs.
@@ -34,7 +56,7 @@ fn images(vmi: &VirtualMachineInstance) -> Vec<Image<'_>> {
         let disk = volume.container_disk.as_ref()?;
         let path = Some(disk.path.as_str()).filter(|path| !path.is_empty());
         Some(Image {
-            container: disk_container(&volume.name),
+            name: disk_container(&volume.name),
             image: &disk.image,
             pull_policy: &disk.image_pull_policy,
             pull_secret: &disk.image_pull_secret,
@@ -44,7 +66,7 @@ fn images(vmi: &VirtualMachineInstance) -> Vec<Image<'_>> {
     let firmware = vmi.spec.domain.firmware.as_ref();
     let kernel = firmware.and_then(|firmware| firmware.kernel_boot.as_ref()?.container.as_ref());
     let kernel = kernel.map(|kernel| Image {
-        container: KERNEL_BOOT_CONTAINER.to_owned(),
+        name: KERNEL_BOOT_CONTAINER.to_owned(),
         image: &kernel.image,
         pull_policy: &kernel.image_pull_policy,
         pull_secret: &kernel.image_pull_secret,
@@ -60,12 +82,48 @@ fn images(vmi: &VirtualMachineInstance) -> Vec<Image<'_>> {
     disks.chain(kernel).filter(is_pulled).collect()
 }
 
-/// Adds the containers of an instance's images to its launcher Pod. `launcher` is the image of the launcher.
-pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &str, config: &ClusterConfig) {
+/// Adds an instance's images to its launcher Pod. `launcher` is the image of the launcher.
+pub(super) fn add(
+    spec: &mut PodSpec,
+    vmi: &VirtualMachineInstance,
+    launcher: &str,
+    config: &ClusterConfig,
+    delivery: ImageDelivery,
+) {
     let images = images(vmi);
     if images.is_empty() {
         return;
     }
+    let secrets: BTreeSet<&str> =
+        images.iter().map(|image| image.pull_secret).filter(|secret| !secret.is_empty()).collect();
+    if !secrets.is_empty() {
+        let reference = |name: &str| LocalObjectReference { name: name.to_owned() };
+        spec.image_pull_secrets = Some(secrets.into_iter().map(reference).collect());
+    }
+    match delivery {
+        ImageDelivery::Containers => add_containers(spec, images, launcher, config),
+        ImageDelivery::Volumes => add_volumes(spec, &images),
+    }
+}
+
+fn add_volumes(spec: &mut PodSpec, images: &[Image<'_>]) {
+    let volume = |image: &Image<'_>| Volume {
+        name: image.name.clone(),
+        image: Some(ImageVolumeSource {
+            pull_policy: image.pull_policy(),
+            reference: Some(image.image.to_owned()),
+        }),
+        ..Volume::default()
+    };
+    spec.volumes.get_or_insert_default().extend(images.iter().map(volume));
+    let compute = spec.containers.iter_mut().find(|container| container.name == COMPUTE);
+    let mounts = images.iter().map(|image| mount(&image.name, &image_mount(&image.name), true));
+    if let Some(compute) = compute {
+        compute.volume_mounts.get_or_insert_default().extend(mounts);
+    }
+}
+
+fn add_containers(spec: &mut PodSpec, images: Vec<Image<'_>>, launcher: &str, config: &ClusterConfig) {
     let empty = |name: &str| Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
@@ -80,24 +138,19 @@ pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &s
         volume_mounts: Some(vec![mount(PROGRAM_VOLUME, PROGRAM_DIRECTORY, false)]),
         ..small(&config.container_disk)
     });
-    let secrets: BTreeSet<&str> =
-        images.iter().map(|image| image.pull_secret).filter(|secret| !secret.is_empty()).collect();
-    if !secrets.is_empty() {
-        let reference = |name: &str| LocalObjectReference { name: name.to_owned() };
-        spec.image_pull_secrets = Some(secrets.into_iter().map(reference).collect());
-    }
     let containers = images.into_iter().map(|image| container(image, config));
     spec.init_containers.get_or_insert_default().extend(containers);
 }
 
 fn container(image: Image<'_>, config: &ClusterConfig) -> Container {
-    let socket = format!("{IMAGES_DIRECTORY}/{}.sock", image.container);
+    let socket = format!("{IMAGES_DIRECTORY}/{}.sock", image.name);
+    let pull_policy = image.pull_policy();
     let (subcommand, operands) = image.offer;
     let arguments = [&[subcommand, "--socket", &socket][..], &operands].concat();
     Container {
-        name: image.container.clone(),
+        name: image.name.clone(),
         image: Some(image.image.to_owned()),
-        image_pull_policy: Some(image.pull_policy.to_owned()).filter(|policy| !policy.is_empty()),
+        image_pull_policy: pull_policy,
         command: Some(command(&format!("{PROGRAM_DIRECTORY}/virt-launcher"), &arguments)),
         volume_mounts: Some(vec![
             mount(PROGRAM_VOLUME, PROGRAM_DIRECTORY, true),
@@ -137,9 +190,13 @@ mod tests {
     use super::*;
 
     fn added(spec: Value) -> Value {
+        added_by(ImageDelivery::Containers, spec)
+    }
+
+    fn added_by(delivery: ImageDelivery, spec: Value) -> Value {
         let vmi = serde_json::from_value(json!({ "spec": spec })).unwrap();
         let mut pod = PodSpec::default();
-        add(&mut pod, &vmi, "launcher:1", &ClusterConfig::default());
+        add(&mut pod, &vmi, "launcher:1", &ClusterConfig::default(), delivery);
         json!(pod)
     }
 
@@ -176,10 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_without_images_gets_no_containers() {
-        assert_eq!(
-            added(json!({"volumes": [{"name": "a", "emptyDisk": {"capacity": "1Gi"}}]})),
-            json!({"containers": []})
-        );
+    fn an_instance_without_images_gets_none() {
+        for delivery in [ImageDelivery::Containers, ImageDelivery::Volumes] {
+            assert_eq!(
+                added_by(delivery, json!({"volumes": [{"name": "a", "emptyDisk": {"capacity": "1Gi"}}]})),
+                json!({"containers": []})
+            );
+        }
     }
 }

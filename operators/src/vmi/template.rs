@@ -19,6 +19,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
 use super::claims::Claims;
+use super::images::ImageDelivery;
 use super::nodes;
 use super::resources::{Requests, host_devices};
 use crate::config::ClusterConfig;
@@ -63,7 +64,7 @@ pub struct Launcher {
 }
 
 /// The launcher Pod of an instance, bound to a node where one is given. `claims` are those that the instance starts with,
-/// where the kubelet starts launchers.
+/// where the kubelet starts launchers, and `images` is how it delivers the files of images there.
 ///
 /// # Errors
 /// When a field of the instance is none of a Pod.
@@ -73,6 +74,7 @@ pub fn launcher_pod(
     config: &ClusterConfig,
     node: Option<&str>,
     claims: &Claims,
+    images: ImageDelivery,
 ) -> Result<Pod, serde_json::Error> {
     let spec = &vmi.spec;
     let requests = Requests::of(vmi, launcher.native, config);
@@ -132,7 +134,7 @@ pub fn launcher_pod(
         let image = (LAUNCHER_IMAGE_ANNOTATION.to_owned(), launcher.image.clone());
         pod.metadata.annotations.get_or_insert_default().extend([image]);
         spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET), config));
-        super::images::add(spec, vmi, &launcher.image, config);
+        super::images::add(spec, vmi, &launcher.image, config, images);
         super::projected::add(spec, vmi);
         super::claims::add(&mut pod, vmi, claims);
     }
@@ -251,7 +253,9 @@ mod tests {
     fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
         let launcher = Launcher { image: "launcher:1".to_owned(), started_by, native: false };
         let (vmi, config) = (serde_json::from_value(vmi).unwrap(), ClusterConfig::default());
-        json!(launcher_pod(&vmi, &launcher, &config, node, &Claims::new()).unwrap())
+        json!(
+            launcher_pod(&vmi, &launcher, &config, node, &Claims::new(), ImageDelivery::Containers).unwrap()
+        )
     }
 
     /// That of a cluster with this configuration.
@@ -261,7 +265,43 @@ mod tests {
         let launcher =
             Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
         let vmi = serde_json::from_value(vmi).unwrap();
-        json!(launcher_pod(&vmi, &launcher, &config, None, &Claims::new()).unwrap())
+        json!(
+            launcher_pod(&vmi, &launcher, &config, None, &Claims::new(), ImageDelivery::Containers).unwrap()
+        )
+    }
+
+    #[test]
+    fn images_are_volumes_of_the_launcher_where_the_cluster_has_them() {
+        let kernel =
+            json!({"image": "example.com/k:1", "kernelPath": "/boot/vmlinuz", "imagePullPolicy": "Always"});
+        let disk = |image: &str| json!({"image": image, "imagePullSecret": "s"});
+        let vmi = json!({"metadata": {"name": "demo"}, "spec": {
+            "domain": {"memory": {"guest": "64Mi"}, "firmware": {"kernelBoot": {"container": kernel}},
+                "devices": {"logSerialConsole": true}},
+            "volumes": [{"name": "root", "containerDisk": disk("example.com/d:1")}],
+        }});
+        let launcher =
+            Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
+        let (vmi, config) = (serde_json::from_value(vmi).unwrap(), ClusterConfig::default());
+        let pod = launcher_pod(&vmi, &launcher, &config, None, &Claims::new(), ImageDelivery::Volumes);
+        let spec = &json!(pod.unwrap())["spec"];
+        assert_eq!(spec.get("initContainers"), None);
+        let volumes = json!([
+            {"name": "sockets", "emptyDir": {}},
+            {"name": "volumeroot", "image": {"reference": "example.com/d:1"}},
+            {"name": "kernel-boot-volume", "image": {"reference": "example.com/k:1", "pullPolicy": "Always"}},
+        ]);
+        assert_eq!(spec["volumes"], volumes);
+        let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
+        let mounts = json!([
+            {"name": "sockets", "mountPath": "/var/run/vireo"},
+            mount("volumeroot", "/var/run/kubevirt-private/images/volumeroot"),
+            mount("kernel-boot-volume", "/var/run/kubevirt-private/images/kernel-boot-volume"),
+        ]);
+        assert_eq!(spec["containers"][0]["volumeMounts"], mounts);
+        let others = spec["containers"][1]["volumeMounts"].to_string();
+        assert!(!others.contains("images"), "the log has none of them: {others}");
+        assert_eq!(spec["imagePullSecrets"], json!([{"name": "s"}]));
     }
 
     #[test]
