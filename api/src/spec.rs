@@ -39,6 +39,7 @@ mod units;
 mod vm;
 mod volume;
 
+pub use chassis::is_smbios_text;
 pub use clock::Clock;
 pub use cloud_init::{CloudInit, CloudInitData};
 pub use cpu::is_cpu_model;

@@ -23,5 +23,5 @@ pub(crate) use shared::{SHARED_DEVICES, check_kvm};
 
 /// Offers this node's devices to the kubelet until it is dropped. `directory` is the kubelet's directory of device plugins.
 pub async fn run(directory: &Path, settings: &LiveSettings) {
-    tokio::join!(shared::run(directory), permitted::run(directory, settings));
+    tokio::join!(shared::run(directory, settings), permitted::run(directory, settings));
 }

@@ -7,7 +7,7 @@ use kube::Client;
 use kube::runtime::watcher::Config;
 use serde::Deserialize;
 use serde_json::Value;
-use vireo_api::spec::{Field, PermittedHostDevices};
+use vireo_api::spec::{Field, PermittedHostDevices, is_smbios_text};
 use vireo_api::v1;
 use vireo_client::Kind;
 use vireo_client::informer::{Cached, Change, Informer};
@@ -18,65 +18,100 @@ use crate::node_labeller::ObsoleteModels;
 const NAMESPACE: &str = "kubevirt";
 
 /// Of a KubeVirt object, what matters here. What cannot be read is as if it were not set: virt-operator names it.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Values {
+    obsolete: BTreeMap<String, bool>,
+    min_cpu_model: String,
+    permitted: Arc<PermittedHostDevices>,
+    instances: Option<usize>,
+    smbios: v1::SMBiosConfiguration,
+}
+
 #[derive(Debug, Default)]
 struct Settings {
     created: Option<String>,
-    obsolete: BTreeMap<String, bool>,
-    permitted: Arc<PermittedHostDevices>,
+    values: Values,
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "an informer reads objects that may not be readable")]
 fn read(object: Value) -> Result<Settings, serde_json::Error> {
     let configuration = &object["spec"]["configuration"];
     let created = object["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
-    let obsolete = BTreeMap::deserialize(&configuration["obsoleteCPUModels"]).unwrap_or_default();
     let permitted = v1::PermittedHostDevices::deserialize(&configuration["permittedHostDevices"]);
     let permitted = PermittedHostDevices::read(&permitted.unwrap_or_default(), &Field::new("")).0;
-    Ok(Settings { created, obsolete, permitted: Arc::new(permitted) })
+    let instances = configuration["virtualMachineInstancesPerNode"].as_u64().filter(|count| *count > 0);
+    let mut smbios = v1::SMBiosConfiguration::deserialize(&configuration["smbios"]).unwrap_or_default();
+    let v1::SMBiosConfiguration { manufacturer, product, version, sku, family, .. } = &mut smbios;
+    for text in [manufacturer, product, version, sku, family] {
+        if !is_smbios_text(text) {
+            text.clear();
+        }
+    }
+    let values = Values {
+        obsolete: BTreeMap::deserialize(&configuration["obsoleteCPUModels"]).unwrap_or_default(),
+        min_cpu_model: configuration["minCPUModel"].as_str().unwrap_or_default().to_owned(),
+        permitted: Arc::new(permitted),
+        instances: instances.and_then(|count| count.try_into().ok()),
+        smbios,
+    };
+    Ok(Settings { created, values })
 }
 
 /// Whether a setting changed: the status of the object changes more often.
 fn is_of_setting(change: &Change<Settings>) -> bool {
     let of = |one: &Option<Arc<Cached<Settings>>>| {
-        one.as_ref().map(|one| (one.obsolete.clone(), Arc::clone(&one.permitted))).unwrap_or_default()
+        one.as_ref().map(|one| one.value.values.clone()).unwrap_or_default()
     };
     of(&change.before) != of(&change.after)
 }
 
 /// The settings as they are now. Without a KubeVirt object they are the defaults.
 #[derive(Debug, Clone)]
-pub struct LiveSettings(Option<Arc<Informer<Settings>>>);
+pub struct LiveSettings(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Fixed(Box<Values>),
+    Watched(Arc<Informer<Settings>>),
+}
 
 impl LiveSettings {
     /// Those of a cluster without a KubeVirt object.
     pub fn fixed() -> Self {
-        Self(None)
+        Self(Source::Fixed(Box::default()))
+    }
+
+    /// Those of a configuration that does not change.
+    #[cfg(test)]
+    pub(crate) fn of_a_test(configuration: Value) -> Self {
+        let object = serde_json::json!({"spec": {"configuration": configuration}});
+        Self(Source::Fixed(Box::new(read(object).unwrap().values)))
     }
 
     /// Those of the KubeVirt object of a cluster, which [`run`](Self::run) watches.
     pub fn watched(client: &Client) -> Self {
         let installations = Kind::KUBEVIRT.namespaced(client, NAMESPACE);
-        Self(Some(Informer::new(installations, Config::default(), read)))
+        Self(Source::Watched(Informer::new(installations, Config::default(), read)))
     }
 
     /// Watches until it is dropped.
     pub async fn run(&self) {
         match &self.0 {
-            Some(installations) => installations.run().await,
-            None => std::future::pending().await,
+            Source::Watched(installations) => installations.run().await,
+            Source::Fixed(_) => std::future::pending().await,
         }
     }
 
     /// Waits until they are known.
     pub(crate) async fn synced(&self) {
-        if let Some(installations) = &self.0 {
+        if let Source::Watched(installations) = &self.0 {
             installations.synced().await;
         }
     }
 
     /// Calls back after each change of a setting.
     pub(crate) fn on_change(&self, changed: impl Fn() + Send + Sync + 'static) {
-        let Some(installations) = &self.0 else { return };
+        let Source::Watched(installations) = &self.0 else { return };
         installations.on_change(move |change| {
             if is_of_setting(change) {
                 changed();
@@ -86,17 +121,32 @@ impl LiveSettings {
 
     /// CPU models that no guest should have.
     pub(crate) fn obsolete_models(&self) -> ObsoleteModels {
-        self.oldest().map(|one| ObsoleteModels::configured(&one.obsolete)).unwrap_or_default()
+        let values = self.values();
+        ObsoleteModels::configured(&values.obsolete).at_least(&values.min_cpu_model)
     }
 
     /// Devices of nodes that guests may have.
     pub(crate) fn permitted_host_devices(&self) -> Arc<PermittedHostDevices> {
-        self.oldest().map(|one| Arc::clone(&one.permitted)).unwrap_or_default()
+        self.values().permitted
     }
 
-    fn oldest(&self) -> Option<Arc<Cached<Settings>>> {
-        let installations = self.0.iter().flat_map(|installations| installations.namespace(NAMESPACE));
-        installations.min_by_key(|one| (one.created.clone(), one.key.clone()))
+    /// How many VMIs a node can have.
+    pub(crate) fn instances_per_node(&self) -> Option<usize> {
+        self.values().instances
+    }
+
+    /// What guests read about their system, where it is not as usual.
+    pub(crate) fn smbios(&self) -> v1::SMBiosConfiguration {
+        self.values().smbios
+    }
+
+    fn values(&self) -> Values {
+        let installations = match &self.0 {
+            Source::Fixed(values) => return Values::clone(values),
+            Source::Watched(installations) => installations.namespace(NAMESPACE),
+        };
+        let oldest = installations.into_iter().min_by_key(|one| (one.created.clone(), one.key.clone()));
+        oldest.map(|one| one.values.clone()).unwrap_or_default()
     }
 }
 
@@ -129,8 +179,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_not_set() {
-        let odd = settings(json!({"obsoleteCPUModels": ["Nehalem"], "permittedHostDevices": ["x"]}));
-        assert_eq!(odd.obsolete, BTreeMap::new());
-        assert_eq!(*odd.permitted, PermittedHostDevices::default());
+        let odd = settings(json!({"obsoleteCPUModels": ["Nehalem"], "permittedHostDevices": ["x"],
+            "minCPUModel": 1, "virtualMachineInstancesPerNode": 0, "smbios": {"sku": "a\nb", "family": "x".repeat(257)}}));
+        assert_eq!(odd.values, Values::default());
+        let even = settings(json!({"minCPUModel": "Haswell", "virtualMachineInstancesPerNode": 7,
+            "smbios": {"sku": "a b"}}));
+        let smbios = v1::SMBiosConfiguration { sku: "a b".to_owned(), ..v1::SMBiosConfiguration::default() };
+        let expected =
+            Values { min_cpu_model: "Haswell".to_owned(), instances: Some(7), smbios, ..Values::default() };
+        assert_eq!(even.values, expected);
     }
 }

@@ -107,6 +107,7 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     let cluster = Cluster::new(client.clone(), Arc::clone(&node), Vec::new());
     let plugins = pods.with_file_name(DEVICE_PLUGINS);
     let live = LiveSettings::watched(&client);
+    node.set_live_settings(live.clone());
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,

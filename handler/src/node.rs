@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use tracing::{info, warn};
 use uuid::Uuid;
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{SMBiosConfiguration, VirtualMachineInstance};
 
 use crate::cluster::Projector;
 use crate::jobs::Jobs;
 use crate::launcher::cgroup::Cgroups;
 use crate::launcher::link::chain;
 use crate::launcher::pod::ClaimDisks;
+use crate::live_settings::LiveSettings;
 use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
@@ -48,6 +49,8 @@ pub struct Node {
     pods: tokio::sync::watch::Sender<u64>,
     /// Projects files where there is no kubelet that does.
     projector: OnceLock<Projector>,
+    /// The settings of a cluster.
+    live: OnceLock<LiveSettings>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read.
     unreadable: Mutex<BTreeSet<Uuid>>,
 }
@@ -74,6 +77,8 @@ pub(crate) struct LauncherPod {
     pub(crate) address: String,
     /// The digests of the images of its init containers, by their names.
     pub(crate) images: BTreeMap<String, String>,
+    /// Its volumes with images.
+    pub(crate) image_volumes: BTreeSet<String>,
     /// The disks of its claims.
     pub(crate) claims: ClaimDisks,
     /// Its interfaces that Multus has reported.
@@ -161,6 +166,7 @@ impl Node {
             attachments: Mutex::default(),
             pods: tokio::sync::watch::Sender::new(0),
             projector: OnceLock::new(),
+            live: OnceLock::new(),
             unreadable: Mutex::default(),
         }
     }
@@ -280,6 +286,16 @@ impl Node {
     /// Has files projected from objects of an API, where there is no kubelet that does. The first one counts.
     pub fn set_projector(&self, projector: Projector) {
         let _ = self.projector.set(projector);
+    }
+
+    /// Has the settings of a cluster count. The first ones do.
+    pub fn set_live_settings(&self, settings: LiveSettings) {
+        let _ = self.live.set(settings);
+    }
+
+    /// What guests read about their system, where it is not as usual.
+    pub(crate) fn smbios(&self) -> SMBiosConfiguration {
+        self.live.get().map(LiveSettings::smbios).unwrap_or_default()
     }
 
     /// What projects files where there is no kubelet that does.

@@ -106,7 +106,8 @@ pub fn labels(facts: &Facts, obsolete: &ObsoleteModels) -> Labels {
         feature.aliases.iter().for_each(|alias| add(CPU_FEATURE_LABELS, alias));
     }
     let usable = usable_models(&catalog, facts);
-    for model in usable.iter().filter(|model| !obsolete.contains(model.name)) {
+    let obsolete = obsolete.of(&catalog);
+    for model in usable.iter().filter(|model| !obsolete.contains(model)) {
         add(CPU_MODEL_LABELS, model.name);
         add(CPU_MODEL_MIGRATION_LABELS, model.name);
     }
@@ -115,7 +116,7 @@ pub fn labels(facts: &Facts, obsolete: &ObsoleteModels) -> Labels {
         add(HOST_MODEL_LABELS, model.name);
         let beyond = kvm.features.difference(&model.features).filter(|name| **name != VME);
         beyond.for_each(|name| add(HOST_MODEL_FEATURE_LABELS, name));
-        if obsolete.contains(model.name) {
+        if obsolete.contains(model) {
             add(OBSOLETE_HOST_MODEL_LABEL, "");
         }
     }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
 };
+use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
 use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
 
@@ -35,6 +36,8 @@ pub struct Facts<'a> {
     pub now: Timestamp,
     /// `--hypervisor`.
     pub hypervisor: HypervisorChoice,
+    /// What guests read about their system, where it is not as usual.
+    pub smbios: &'a SMBiosConfiguration,
 }
 
 /// Builds the launch request.
@@ -75,7 +78,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
         runtime_dir: text(&view.join(RUN_DIRECTORY)),
         extra_devices: vm.extra_devices().iter().map(Into::into).collect(),
-        smbios: Some((&smbios(vm)).into()),
+        smbios: Some((&smbios(vm, facts.smbios)).into()),
         reboot_policy: wire::RebootPolicy::from(vm.lifecycle().reboot()).into(),
         start_paused: vm.lifecycle().start_paused(),
         termination_grace_seconds: Some(vm.lifecycle().grace_period().as_secs()),
@@ -127,16 +130,18 @@ fn boot_source(vm: &Vm, prepared: &Prepared) -> vireo_vmconfig::BootSource {
     }
 }
 
-/// Manufacturer, product and family are those of KubeVirt: tools in guests look for them.
-fn smbios(vm: &Vm) -> Smbios {
+/// Unless it is configured, manufacturer, product and family are those of KubeVirt: tools in guests look for them.
+fn smbios(vm: &Vm, configured: &SMBiosConfiguration) -> Smbios {
+    let text = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
     Smbios {
         uuid: Some(vm.firmware().uuid().into_bytes()),
         serial: vm.firmware().serial().to_owned(),
-        manufacturer: "KubeVirt".to_owned(),
-        product: "None".to_owned(),
-        family: "KubeVirt".to_owned(),
+        manufacturer: text(&configured.manufacturer, "KubeVirt"),
+        product: text(&configured.product, "None"),
+        version: configured.version.clone(),
+        sku: configured.sku.clone(),
+        family: text(&configured.family, "KubeVirt"),
         chassis: vm.chassis().clone(),
-        ..Smbios::default()
     }
 }
 

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use vireo_api::spec::{
     Cause, Field, MilliCpus, PermittedHostDevices, is_cpu_model, is_dns_subdomain, is_machine_type,
-    label_selector_problems,
+    is_smbios_text, label_selector_problems,
 };
 use vireo_api::v1::{
     DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, NetworkConfiguration, Quantity,
+    SMBiosConfiguration,
 };
 
 pub(crate) use live::oldest;
@@ -145,6 +146,22 @@ impl ClusterConfig {
             let why = "must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'";
             found.invalid(&at.at("cpuModel"), &given.cpu_model, why);
         }
+        if !given.min_cpu_model.is_empty() && !is_named_model(&given.min_cpu_model) {
+            let why = "must be the name of a CPU model, of at most 63 letters, digits, '-', '_' and '.'";
+            found.invalid(&at.at("minCPUModel"), &given.min_cpu_model, why);
+        }
+        if let Some(count) = given.virtual_machine_instances_per_node.filter(|count| *count < 1) {
+            let message = format!("Invalid value: {count}: must be greater than or equal to 1");
+            found.add(Cause::Invalid, &at.at("virtualMachineInstancesPerNode"), message);
+        }
+        if let Some(smbios) = &given.smbios {
+            for (name, text) in smbios_texts(smbios) {
+                if !is_smbios_text(text) {
+                    let why = "must be one line of at most 256 bytes";
+                    found.invalid(&at.at("smbios").at(name), text, why);
+                }
+            }
+        }
         if let Some(request) = &given.cpu_request {
             match MilliCpus::try_from(request).map(MilliCpus::get) {
                 Ok(CPU_REQUEST) => {}
@@ -207,17 +224,21 @@ impl ClusterConfig {
                 false => found.unsupported(&field, kind, &["q35"]),
             }
         }
-        let field = at_amd64.at("emulatedMachines");
+        // As in KubeVirt, the deprecated field takes precedence.
+        let (field, emulated) = match given.emulated_machines.as_slice() {
+            [] => (at_amd64.at("emulatedMachines"), amd64.emulated_machines),
+            deprecated => (at.at("emulatedMachines"), deprecated.to_vec()),
+        };
         let before = found.0.len();
-        for (index, pattern) in amd64.emulated_machines.iter().enumerate() {
+        for (index, pattern) in emulated.iter().enumerate() {
             if !["q35", "pc-q35"].iter().any(|kind| pattern.starts_with(kind)) {
                 found.unsupported(&field.index(index), pattern, &["q35*", "pc-q35*"]);
             }
         }
-        if amd64.emulated_machines.is_empty() || found.0.len() > before {
+        if emulated.is_empty() || found.0.len() > before {
             return;
         }
-        let patterns = std::mem::replace(&mut self.emulated_machines, amd64.emulated_machines);
+        let patterns = std::mem::replace(&mut self.emulated_machines, emulated);
         if !self.allows_machine(&self.machine_type) {
             let why =
                 format!("must match the machine type of VMIs that set none, which is {}", self.machine_type);
@@ -271,6 +292,22 @@ impl ClusterConfig {
     pub fn allows_machine(&self, machine: &str) -> bool {
         self.emulated_machines.iter().any(|pattern| matches(pattern, machine))
     }
+}
+
+/// Whether a text may be the name of a CPU model, and not of what a node has.
+fn is_named_model(text: &str) -> bool {
+    is_cpu_model(text) && !["host-model", "host-passthrough"].contains(&text)
+}
+
+/// The texts of SMBIOS, by their fields.
+fn smbios_texts(smbios: &SMBiosConfiguration) -> [(&'static str, &str); 5] {
+    [
+        ("manufacturer", &smbios.manufacturer),
+        ("product", &smbios.product),
+        ("version", &smbios.version),
+        ("sku", &smbios.sku),
+        ("family", &smbios.family),
+    ]
 }
 
 /// Whether a text matches a pattern, in which `*` stands for any text.

@@ -62,6 +62,8 @@ shapes! {
         /// Deprecated: use `architectureConfiguration` instead. Machine type of VMIs that do not set one: `q35`, or a
         /// version of it, such as `pc-q35-9.0`.
         pub machine_type: String,
+        /// Deprecated: use `architectureConfiguration` instead. Patterns of the machine types that VMIs may have.
+        pub emulated_machines: Vec<String>,
         /// Settings of an architecture.
         pub architecture_configuration: Option<ArchConfiguration>,
         /// CPU model of VMIs that do not set one. Defaults to `host-model`.
@@ -69,6 +71,8 @@ shapes! {
         /// CPU models that VMIs should not have: nodes get no label for them. Those that are set to true are added to the
         /// default, and those that are set to false are removed from it.
         pub obsolete_cpu_models: BTreeMap<String, bool> = "obsoleteCPUModels",
+        /// CPU model that VMIs should have at least: nodes get no labels for models of its vendor that lack features of it.
+        pub min_cpu_model: String = "minCPUModel",
         /// CPU request of VMIs that set neither a request nor a limit. Without it, the request depends on the number of
         /// vCPUs and `cpuAllocationRatio`.
         pub cpu_request: Option<Quantity>,
@@ -84,6 +88,10 @@ shapes! {
         pub vm_state_storage_class: String,
         /// Factor by which the calculated memory overhead of VMIs is multiplied, such as `1.5`. Defaults to `1`.
         pub additional_guest_memory_overhead_ratio: Option<String>,
+        /// Number of VMIs that a node can have at most, where they are not emulated. Defaults to 1000.
+        pub virtual_machine_instances_per_node: Option<i64>,
+        /// What guests read about their system by SMBIOS.
+        pub smbios: Option<SMBiosConfiguration>,
         /// Network settings of VMIs.
         pub network: Option<NetworkConfiguration>,
         /// Devices and features of VMIs.
@@ -94,6 +102,20 @@ shapes! {
         pub permitted_host_devices: PermittedHostDevices,
         /// Configuration for development and tests.
         pub developer_configuration: Option<DeveloperConfiguration>,
+    }
+
+    /// What guests read about their system by SMBIOS.
+    pub struct SMBiosConfiguration {
+        /// Manufacturer of the system. Defaults to `KubeVirt`.
+        pub manufacturer: String,
+        /// Product name of the system. Defaults to `None`.
+        pub product: String,
+        /// Version of the system.
+        pub version: String,
+        /// SKU of the system.
+        pub sku: String,
+        /// Family of the system. Defaults to `KubeVirt`.
+        pub family: String,
     }
 
     /// Devices of nodes that VMIs may have, as resources of nodes.

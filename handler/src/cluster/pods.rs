@@ -48,6 +48,8 @@ pub(super) struct LauncherPod {
     metadata: ObjectMeta,
     /// The image of its first container, which is the launcher.
     pub(super) image: String,
+    /// Its volumes with images.
+    image_volumes: BTreeSet<String>,
     status: Value,
 }
 
@@ -55,7 +57,11 @@ impl LauncherPod {
     fn read(mut object: Value) -> Result<Self, serde_json::Error> {
         let metadata = ObjectMeta::deserialize(&object["metadata"])?;
         let image = object.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
-        Ok(Self { metadata, image: image.to_owned(), status: object["status"].take() })
+        let volumes = object.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+        let with_images = volumes.filter(|volume| volume["image"].is_object());
+        let image_volumes =
+            with_images.filter_map(|volume| volume["name"].as_str()).map(str::to_owned).collect();
+        Ok(Self { metadata, image: image.to_owned(), image_volumes, status: object["status"].take() })
     }
 
     /// What the node agent needs to know of it.
@@ -66,6 +72,7 @@ impl LauncherPod {
             uid: self.metadata.uid.clone(),
             address: text(&self.status["podIP"]),
             images: self.init_containers().map(image).collect(),
+            image_volumes: self.image_volumes.clone(),
             claims: self.claims(),
             multus: self.multus(),
         }

@@ -153,6 +153,7 @@ mod tests {
     use super::super::SHARED_DEVICES;
     use super::super::plugin::Plugin;
     use super::*;
+    use crate::live_settings::LiveSettings;
     use vireo_proto::device_plugin::device_plugin_server::DevicePluginServer;
 
     const DATA: u8 = 0;
@@ -207,7 +208,8 @@ mod tests {
         ] {
             let (kubelet, here) = UnixStream::pair().unwrap();
             let connections = tokio_stream::once(of_kubelet(here)).map(Ok::<_, io::Error>);
-            let plugin = DevicePluginServer::new(Plugin(SHARED_DEVICES[0].offer().1.into()));
+            let plugin =
+                DevicePluginServer::new(Plugin(SHARED_DEVICES[0].offer(&LiveSettings::fixed()).1.into()));
             let server = Server::builder().add_service(plugin).serve_with_incoming(connections);
             let server = tokio::spawn(server);
             let answer = request(kubelet, frames).await;

@@ -2,18 +2,24 @@
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use procfs::{CpuInfo, Current as _};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::info;
 use vireo_proto::device_plugin::{ContainerAllocateResponse, Device, DeviceSpec};
 use vireo_proto::files::KVM;
 
+use crate::live_settings::LiveSettings;
+
 use super::plugin::{Offer, device, offer_again, spec};
 
-/// How many Pods of a node may have a device. As KubeVirt's; the devices themselves have no limit.
+/// How many Pods of a node may have a device, unless `virtualMachineInstancesPerNode` says otherwise. As KubeVirt's; the
+/// devices themselves have no limit.
 const DEVICES: usize = 1000;
+/// The most: a kubelet takes a list of limited length.
+const MOST_DEVICES: usize = 10_000;
 
 /// A device of nodes that any number of Pods may share.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,10 +63,15 @@ impl SharedDevice {
         if self.is_passed { vec![spec(self.path)] } else { Vec::new() }
     }
 
-    /// Devices that never change, as long as their sender is there.
-    pub(super) fn offer(&self) -> (watch::Sender<Vec<Device>>, Offer) {
-        let all = (0..DEVICES).map(|number| device(format!("{}{number}", self.name), true, None));
-        let devices = watch::Sender::new(all.collect());
+    /// As many devices as the settings say.
+    fn devices(&self, settings: &LiveSettings) -> Vec<Device> {
+        let count = settings.instances_per_node().unwrap_or(DEVICES).min(MOST_DEVICES);
+        (0..count).map(|number| device(format!("{}{number}", self.name), true, None)).collect()
+    }
+
+    /// Devices that stay as long as their sender is there.
+    pub(super) fn offer(&self, settings: &LiveSettings) -> (watch::Sender<Vec<Device>>, Offer) {
+        let devices = watch::Sender::new(self.devices(settings));
         let specs = self.specs();
         let offer = Offer {
             resource: self.resource(),
@@ -78,13 +89,23 @@ impl SharedDevice {
 }
 
 /// Offers those that this node has until it is dropped.
-pub(super) async fn run(directory: &Path) {
+pub(super) async fn run(directory: &Path, settings: &LiveSettings) {
     join_all(SHARED_DEVICES.iter().map(async |device| {
         let resource = device.resource();
         match device.check() {
             Ok(()) => {
-                let (_devices, offer) = device.offer();
-                offer_again(&offer.into(), directory).await;
+                let changed = Arc::new(Notify::new());
+                let notified = Arc::clone(&changed);
+                settings.on_change(move || notified.notify_one());
+                let (devices, offer) = device.offer(settings);
+                let offer = offer.into();
+                let update = async {
+                    loop {
+                        changed.notified().await;
+                        device.update(&devices, settings);
+                    }
+                };
+                tokio::join!(offer_again(&offer, directory), update);
             }
             Err(why) => {
                 info!(
@@ -95,6 +116,20 @@ pub(super) async fn run(directory: &Path) {
         }
     }))
     .await;
+}
+
+impl SharedDevice {
+    /// Has the kubelet know of another number.
+    fn update(&self, devices: &watch::Sender<Vec<Device>>, settings: &LiveSettings) {
+        let now = self.devices(settings);
+        devices.send_if_modified(|before| {
+            let is_another = before.len() != now.len();
+            if is_another {
+                *before = now;
+            }
+            is_another
+        });
+    }
 }
 
 fn open(path: &str) -> Result<(), String> {
@@ -115,6 +150,7 @@ pub(crate) fn check_kvm() -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use vireo_api::names::KVM_RESOURCE;
 
     use super::*;
@@ -129,7 +165,7 @@ mod tests {
             (tun_device, "devices.kubevirt.io/tun", vec![spec("/dev/net/tun")]),
         ] {
             let directory = kubelet.directory.path().to_owned();
-            let (_devices, offer) = device.offer();
+            let (_devices, offer) = device.offer(&LiveSettings::fixed());
             let asked = async {
                 let mut plugin = kubelet.registered(resource).await;
                 let devices = plugin.devices().await;
@@ -144,6 +180,24 @@ mod tests {
             let (offered, ()) = tokio::join!(fake::offer(offer, &directory), asked);
             offered.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_gets_as_many_devices_as_are_configured() {
+        let settings =
+            |count: usize| LiveSettings::of_a_test(json!({"virtualMachineInstancesPerNode": count}));
+        let [device, ..] = &SHARED_DEVICES;
+        let (devices, _offer) = device.offer(&settings(3));
+        assert_eq!(devices.borrow().len(), 3);
+        let mut changes = devices.subscribe();
+        device.update(&devices, &settings(3));
+        assert!(!changes.has_changed().unwrap());
+        device.update(&devices, &settings(5));
+        assert_eq!(changes.borrow_and_update().len(), 5);
+        device.update(&devices, &settings(1_000_000));
+        assert_eq!(changes.borrow_and_update().len(), MOST_DEVICES);
+        device.update(&devices, &LiveSettings::fixed());
+        assert_eq!(changes.borrow_and_update().len(), DEVICES);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use vireo_proto::launcher::{Disk, disk_source::Source};
 
 use self::claims::{open_disk as open_claim, open_state};
 pub(crate) use self::host_devices::prepare as prepare_host_devices;
-pub(crate) use self::images::ImageContainer;
+pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
 use super::files::{named, open_disk};
 use super::process;

@@ -1,6 +1,8 @@
-//! CPU models that no guest should have, although nodes can run them: the setting `obsoleteCPUModels`.
+//! CPU models that no guest should have, although nodes can run them: the settings `obsoleteCPUModels` and `minCPUModel`.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use super::catalog::{Catalog, Model};
 
 /// KubeVirt's; each also as version 1.
 const DEFAULT: [&str; 17] = [
@@ -23,13 +25,37 @@ const DEFAULT: [&str; 17] = [
     "qemu64",
 ];
 
-/// Names of CPU models.
+/// Features that vendors have removed from later CPUs: a model without them is not older.
+const REMOVED: [&str; 8] = ["3dnow", "3dnowext", "fma4", "hle", "mpx", "rtm", "tbm", "xop"];
+
+/// CPU models.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObsoleteModels(BTreeSet<String>);
+pub struct ObsoleteModels {
+    names: BTreeSet<String>,
+    /// The model whose features others of its vendor must have.
+    minimum: Option<String>,
+}
 
 impl Default for ObsoleteModels {
     fn default() -> Self {
-        Self(DEFAULT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}-v1")]).collect())
+        let names = DEFAULT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}-v1")]).collect();
+        Self { names, minimum: None }
+    }
+}
+
+/// Those of a catalog.
+pub(super) struct Obsolete<'a> {
+    models: &'a ObsoleteModels,
+    minimum: Option<&'a Model>,
+}
+
+impl Obsolete<'_> {
+    pub(super) fn contains(&self, model: &Model) -> bool {
+        let lacks = |minimum: &Model| {
+            let mut needed = minimum.features.iter().filter(|name| !REMOVED.contains(name));
+            model.vendor == minimum.vendor && !needed.all(|name| model.features.contains(name))
+        };
+        self.models.names.contains(model.name) || self.minimum.is_some_and(lacks)
     }
 }
 
@@ -39,15 +65,26 @@ impl ObsoleteModels {
         let mut obsolete = Self::default();
         for (name, is_obsolete) in models {
             match is_obsolete {
-                true => drop(obsolete.0.insert(name.clone())),
-                false => drop(obsolete.0.remove(name)),
+                true => drop(obsolete.names.insert(name.clone())),
+                false => drop(obsolete.names.remove(name)),
             }
         }
         obsolete
     }
 
-    pub(super) fn contains(&self, model: &str) -> bool {
-        self.0.contains(model)
+    /// The same with the models that are older than one. A name that this release does not know has no effect.
+    #[must_use]
+    pub fn at_least(self, minimum: &str) -> Self {
+        Self { minimum: Some(minimum.to_owned()).filter(|name| !name.is_empty()), ..self }
+    }
+
+    pub(super) fn of<'a>(&'a self, catalog: &'a Catalog) -> Obsolete<'a> {
+        let minimum = self.minimum.as_deref();
+        let minimum = minimum.and_then(|name| catalog.models.iter().find(|model| model.name == name));
+        if let (Some(name), None) = (&self.minimum, minimum) {
+            tracing::warn!(model = name, "minCPUModel is none of QEMU's CPU models: it has no effect");
+        }
+        Obsolete { models: self, minimum }
     }
 }
 
@@ -60,7 +97,7 @@ mod tests {
         let models = [("Nehalem", true), ("kvm64", false)];
         let models = models.map(|(name, is_obsolete)| (name.to_owned(), is_obsolete));
         let changed = ObsoleteModels::configured(&models.into());
-        let has = |name| changed.contains(name);
+        let has = |name: &str| changed.names.contains(name);
         assert!(has("Nehalem") && !has("kvm64") && has("kvm64-v1") && has("qemu64"));
         assert_eq!(ObsoleteModels::configured(&BTreeMap::new()), ObsoleteModels::default());
     }

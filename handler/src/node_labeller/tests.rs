@@ -90,6 +90,27 @@ fn obsolete_models_have_no_label() {
     assert!(names(&labels, CPU_MODEL_LABELS).contains(&"kvm64"));
 }
 
+#[test]
+fn models_that_are_older_than_the_minimum_have_no_label() {
+    let facts = of("Intel", kvm_like("Skylake-Client", &[]));
+    let at_least = |minimum: &str| labels(&facts, &ObsoleteModels::default().at_least(minimum));
+    let all = names(&at_least(""), CPU_MODEL_LABELS).len();
+    let with = at_least("Haswell");
+    let models = names(&with, CPU_MODEL_LABELS);
+    for name in ["Haswell", "Haswell-noTSX", "Broadwell", "Broadwell-noTSX", "Skylake-Client"] {
+        assert!(models.contains(&name), "{name}: {models:?}");
+    }
+    for name in ["Nehalem", "Westmere", "SandyBridge", "IvyBridge", "Penryn"] {
+        assert!(!models.contains(&name), "{name}: {models:?}");
+        assert!(!names(&with, CPU_MODEL_MIGRATION_LABELS).contains(&name), "{name}");
+    }
+    let of_another_vendor = names(&at_least("EPYC"), CPU_MODEL_LABELS).len();
+    assert_eq!((of_another_vendor, names(&at_least("Absent"), CPU_MODEL_LABELS).len()), (all, all));
+    let old = of("Intel", kvm_like("IvyBridge", &[]));
+    let labels = labels(&old, &ObsoleteModels::default().at_least("Haswell"));
+    assert_eq!(labels[OBSOLETE_HOST_MODEL_LABEL], "true");
+}
+
 /// Kubernetes' syntax: a DNS subdomain, and a name of at most 63 characters.
 #[test]
 fn every_label_is_valid() {

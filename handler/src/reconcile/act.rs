@@ -24,7 +24,7 @@ use crate::launcher::process::{self, Confinement, Start};
 use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
-use crate::storage::{self, HostDisks, Places, Prepared, PullSecrets, StorageError};
+use crate::storage::{self, HostDisks, ImageVolumes, Places, Prepared, PullSecrets, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -276,10 +276,10 @@ impl VmiReconciler {
 
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
         let record = self.known()?;
-        let (pulled, claims) = self
+        let (pulled, names, claims) = self
             .node
             .launcher_pod(&self.key.namespace, record.uid)
-            .map(|pod| (pod.images, pod.claims))
+            .map(|pod| (pod.images, pod.image_volumes, pod.claims))
             .unwrap_or_default();
         let hotplugged =
             self.node.attachments(&self.key.namespace, record.uid).into_values().flat_map(|pod| pod.disks);
@@ -290,6 +290,7 @@ impl VmiReconciler {
             claims: self.node.claims(),
             allowed: self.node.settings.allowed.clone(),
             pulled,
+            image_volumes: ImageVolumes { pid: self.link().ok().map(Link::pid), names },
             mounted: claims.into_iter().chain(hotplugged).map(|(path, _)| path).collect(),
             projected: ProjectedFiles::new(),
             pull_secrets: PullSecrets::default(),

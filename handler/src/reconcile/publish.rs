@@ -118,6 +118,7 @@ impl VmiReconciler {
             resolver: &crate::network::dns::of_host(),
             now: jiff::Timestamp::now(),
             hypervisor: self.node.settings.hypervisor,
+            smbios: &self.node.smbios(),
         };
         resolve::request(vm, &facts)
     }

@@ -18,6 +18,15 @@ fn raw(path: &str) -> DiskSource {
 }
 
 fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
+    resolve_with(vm, prepared, hypervisor, &SMBiosConfiguration::default())
+}
+
+fn resolve_with(
+    vm: &Vm,
+    prepared: &Prepared,
+    hypervisor: HypervisorChoice,
+    smbios: &SMBiosConfiguration,
+) -> wire::LaunchRequest {
     let dir = StateDir::at("/state").vmi_dir(UID);
     let text = "nameserver 192.0.2.53\nnameserver 2001:db8::53\nsearch example.org\n";
     let resolver = crate::network::dns::parse(text);
@@ -33,8 +42,28 @@ fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::
             resolver: &resolver,
             now: "2026-07-01T00:00:00Z".parse().unwrap(),
             hypervisor,
+            smbios,
         },
     )
+}
+
+#[test]
+fn a_cluster_decides_what_guests_read_about_their_system() {
+    let vm = vm("", "{domain: {memory: {guest: 256Mi}, devices: {}}}");
+    let text = str::to_owned;
+    let configured = SMBiosConfiguration {
+        manufacturer: text("Example"),
+        sku: text("1"),
+        version: text("2"),
+        ..SMBiosConfiguration::default()
+    };
+    let of = |configured: &SMBiosConfiguration| {
+        let request = resolve_with(&vm, &Prepared::default(), HypervisorChoice::Auto, configured);
+        let smbios = request.smbios.unwrap();
+        [smbios.manufacturer, smbios.product, smbios.version, smbios.sku, smbios.family]
+    };
+    assert_eq!(of(&SMBiosConfiguration::default()), ["KubeVirt", "None", "", "", "KubeVirt"]);
+    assert_eq!(of(&configured), ["Example", "None", "2", "1", "KubeVirt"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 mod collect;
 mod error;
+mod mounted;
 mod pull;
 
 use std::collections::HashMap;

@@ -24,6 +24,7 @@ use super::projected::{self, ProjectedError, ProjectedFiles, SeedData};
 use super::registry::PullSecret;
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
+use crate::launcher::pod::ImageVolume;
 
 /// The [`StorageError::reason`] of a missing claim; KubeVirt's.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
@@ -188,6 +189,8 @@ pub struct Places {
     pub allowed: AllowedPaths,
     /// The digests of the images that the kubelet has pulled for the launcher Pod, by their containers.
     pub pulled: BTreeMap<String, String>,
+    /// The images that the kubelet has mounted in the launcher Pod.
+    pub image_volumes: ImageVolumes,
     /// The paths of the disks of claims that the kubelet has mounted in the launcher Pod and in attachment Pods.
     pub mounted: BTreeSet<String>,
     /// The files that Kubernetes projects from its objects.
@@ -199,6 +202,20 @@ pub struct Places {
 }
 
 impl Places {
+    /// The file of an image in the store of the node, by the container or the volume of the launcher Pod for the image.
+    async fn imported(
+        &self,
+        jobs: &Jobs,
+        namespace: &str,
+        source: Source,
+        (name, pull): (&str, &Pull),
+    ) -> Result<PathBuf, ImageError> {
+        match self.image_volumes.get(name) {
+            Some(volume) => self.images.get_mounted(jobs, namespace, source, volume).await,
+            None => self.images.get(jobs, namespace, self.of_image(source, name, pull)).await,
+        }
+    }
+
     /// A file of an image, of which container of the launcher Pod.
     fn of_image(&self, source: Source, container: &str, pull: &Pull) -> Source {
         let policy = match self.is_prepared && pull.policy() == PullPolicy::Always {
@@ -206,6 +223,23 @@ impl Places {
             false => pull.policy(),
         };
         source.pulled(self.pulled.get(container).cloned()).pull(policy, self.pull_secrets.of(pull))
+    }
+}
+
+/// The images that are volumes of a launcher Pod.
+#[derive(Debug, Clone, Default)]
+pub struct ImageVolumes {
+    /// The launcher, if it runs.
+    pub pid: Option<i32>,
+    /// The names of the volumes.
+    pub names: BTreeSet<String>,
+}
+
+impl ImageVolumes {
+    /// One of them, if it is there.
+    fn get(&self, name: &str) -> Option<ImageVolume> {
+        let name = self.names.get(name)?.clone();
+        self.pid.map(|pid| ImageVolume { pid, name })
     }
 }
 
@@ -232,8 +266,8 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
     Ok(match disk.source() {
         VolumeSource::ContainerDisk { image, path, pull } => {
             let source = Source::container_disk(image, path.as_deref());
-            let source = places.of_image(source, &disk_container(disk.name()), pull);
-            let backing = places.images.get(jobs, vm.identity().namespace(), source).await;
+            let name = disk_container(disk.name());
+            let backing = places.imported(jobs, vm.identity().namespace(), source, (&name, pull)).await;
             let backing = backing.map_err(image_error(disk.source_field(), image))?;
             Step::Overlay { backing, at: at("qcow2") }
         }
@@ -412,8 +446,8 @@ fn make(
 async fn kernel(vm: &Vm, boot: &KernelBoot, places: &Places, jobs: &Jobs) -> Result<Kernel, StorageError> {
     let image = boot.image();
     let file = async |path: &str| {
-        let source = places.of_image(Source::boot_file(image, path), KERNEL_BOOT_CONTAINER, boot.pull());
-        let got = places.images.get(jobs, vm.identity().namespace(), source).await;
+        let (source, of) = (Source::boot_file(image, path), (KERNEL_BOOT_CONTAINER, boot.pull()));
+        let got = places.imported(jobs, vm.identity().namespace(), source, of).await;
         got.map_err(image_error(boot.field(), image))
     };
     let kernel = file(boot.kernel_path()).await?;

@@ -134,11 +134,17 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
 }
 
 /// Warnings of settings that are deprecated.
-pub fn deprecated(kubevirt: &KubeVirt) -> Option<String> {
-    let field = "spec.configuration.machineType";
-    let instead = "spec.configuration.architectureConfiguration.amd64.machineType";
-    let is_set = !kubevirt.spec.configuration.machine_type.is_empty();
-    is_set.then(|| format!("{field} is deprecated, please use {instead} instead."))
+pub fn deprecated(kubevirt: &KubeVirt) -> Vec<String> {
+    let configuration = &kubevirt.spec.configuration;
+    let set = [
+        ("machineType", !configuration.machine_type.is_empty()),
+        ("emulatedMachines", !configuration.emulated_machines.is_empty()),
+    ];
+    let warning = |(name, _): &(&str, bool)| {
+        let instead = format!("spec.configuration.architectureConfiguration.amd64.{name}");
+        format!("spec.configuration.{name} is deprecated, please use {instead} instead.")
+    };
+    set.iter().filter(|(_, is_set)| *is_set).map(warning).collect()
 }
 
 /// Whether VMs and VMIs keep an installation from being deleted.
@@ -199,12 +205,103 @@ mod tests {
         }
     }
 
+    /// KubeVirt's settings that have no effect here, with a value of each.
+    fn not_honoured() -> Value {
+        json!({
+            "apiConfiguration": {"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": 1, "burst": 2}}}},
+            "architectureConfiguration": {"amd64": {"ovmfPath": "/ovmf"}, "arm64": {}, "ppc64le": {}, "s390x": {},
+                "defaultArchitecture": "amd64"},
+            "autoCPULimitNamespaceLabelSelector": {"matchLabels": {"a": "b"}},
+            "changedBlockTrackingLabelSelectors": {"namespaceLabelSelector": {}},
+            "commonInstancetypesDeployment": {"enabled": true},
+            "controllerConfiguration": {"restClient": {}},
+            "developerConfiguration": {"clusterProfiler": true, "disabledFeatureGates": ["NUMA"],
+                "diskVerification": {"memoryLimit": "2G"}, "minimumClusterTSCFrequency": 1,
+                "minimumReservePVCBytes": 1, "pvcTolerateLessSpaceUpToPercent": 10,
+                "logVerbosity": {"virtLauncher": 3, "virtOperator": 3, "virtSynchronizationController": 3,
+                    "nodeVerbosity": {"node-1": 3}}},
+            "handlerConfiguration": {"restClient": {}},
+            "hypervisors": [{"name": "kvm"}],
+            "instancetype": {"referencePolicy": "expand"},
+            "ksmConfiguration": {"nodeLabelSelector": {}},
+            "liveUpdateConfiguration": {"maxCpuSockets": 4},
+            "mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["a"]},
+            "memBalloonStatsPeriod": 10,
+            "migrations": {"parallelMigrationsPerCluster": 5},
+            "network": {"binding": {"passt": {}}, "permitSlirpInterface": true},
+            "ovmfPath": "/ovmf",
+            "roleAggregationStrategy": "Manual",
+            "seccompConfiguration": {"virtualMachineInstanceProfile": {}},
+            "selinuxLauncherType": "container_t",
+            "supportedGuestAgentVersions": ["4.*"],
+            "tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
+            "virtualMachineOptions": {"disableFreePageReporting": {}},
+            "vmRolloutStrategy": "LiveUpdate",
+            "webhookConfiguration": {"restClient": {}},
+        })
+    }
+
+    /// The paths of the leaves, and of objects and lists that are as a whole not honoured.
+    fn named(configuration: &Value) -> Vec<String> {
+        let kubevirt = validate(&json!({"spec": {"configuration": configuration}})).unwrap();
+        without_effect(&kubevirt).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_setting_of_kubevirt_is_honoured_or_named() {
+        let all = not_honoured();
+        // Of these, others are honoured.
+        let nested =
+            ["architectureConfiguration", "developerConfiguration", "network", "virtualMachineOptions"];
+        let deeper = ["amd64", "logVerbosity"];
+        let at = "spec.configuration";
+        let mut expected = Vec::new();
+        for (name, value) in all.as_object().unwrap() {
+            if !nested.contains(&name.as_str()) {
+                expected.push(format!("{at}.{name}"));
+                continue;
+            }
+            for (inner, value) in value.as_object().unwrap() {
+                match deeper.contains(&inner.as_str()) {
+                    true => expected.extend(
+                        value.as_object().unwrap().keys().map(|leaf| format!("{at}.{name}.{inner}.{leaf}")),
+                    ),
+                    false => expected.push(format!("{at}.{name}.{inner}")),
+                }
+            }
+        }
+        let mut found = named(&all);
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+        let honoured = json!({
+            "additionalGuestMemoryOverheadRatio": "1.5",
+            "architectureConfiguration": {"amd64": {"machineType": "q35", "emulatedMachines": ["q35*"]}},
+            "cpuModel": "Haswell", "cpuRequest": "100m", "defaultRuntimeClass": "a",
+            "developerConfiguration": {"cpuAllocationRatio": 2, "featureGates": ["LiveMigration"],
+                "logVerbosity": {"virtAPI": 2, "virtController": 2, "virtHandler": 2}, "memoryOvercommit": 150,
+                "nodeSelectors": {"a": "b"}, "useEmulation": true},
+            "emulatedMachines": ["q35"], "evictionStrategy": "None", "imagePullPolicy": "Always",
+            "machineType": "q35", "minCPUModel": "Haswell",
+            "network": {"defaultNetworkInterface": "masquerade", "permitBridgeInterfaceOnPodNetwork": true},
+            "obsoleteCPUModels": {"Haswell": true},
+            "permittedHostDevices": {"pciHostDevices": [{"pciVendorSelector": "1:2", "resourceName": "a.b/c",
+                "externalResourceProvider": true}]},
+            "smbios": {"manufacturer": "a", "product": "b", "version": "c", "sku": "d", "family": "e"},
+            "supportContainerResources": [{"type": "container-disk", "resources": {}}],
+            "virtualMachineInstancesPerNode": 10,
+            "virtualMachineOptions": {"disableSerialConsoleLog": {}},
+            "vmStateStorageClass": "a",
+        });
+        assert_eq!(named(&honoured), [""; 0]);
+    }
+
     #[test]
     fn settings_without_effect_are_named() {
         let spec = json!({
             "workloadUpdateStrategy": {"workloadUpdateMethods": ["Evict", "LiveMigrate"]}, "workloads": {"replicas": 2}, "imageTag": "1",
             "certificateRotateStrategy": {"selfSigned": {"caOverlapInterval": "24h"}},
-            "configuration": {"machineType": "q35", "vmRolloutStrategy": "Stage",
+            "configuration": {"machineType": "q35", "emulatedMachines": ["q35"], "vmRolloutStrategy": "Stage",
                 "architectureConfiguration": {"arm64": {}},
                 "supportContainerResources": [{"type": "container-disk"}, {"type": "virtiofs"}],
                 "developerConfiguration": {
@@ -227,8 +324,9 @@ mod tests {
                 "spec.workloads.replicas: has no effect",
             ]
         );
-        assert!(deprecated(&kubevirt).unwrap().starts_with("spec.configuration.machineType is deprecated"));
-        assert_eq!(deprecated(&KubeVirt::default()), None);
+        assert_eq!(deprecated(&kubevirt).len(), 2);
+        assert!(deprecated(&kubevirt)[0].starts_with("spec.configuration.machineType is deprecated"));
+        assert_eq!(deprecated(&KubeVirt::default()), [""; 0]);
         let listed: Vec<_> = without_effect.iter().map(ToString::to_string).collect();
         assert!(listed.contains(&"spec.workloads.replicas".to_owned()), "{listed:?}");
         let gate = "spec.configuration.developerConfiguration.featureGates \"Snapshot\"".to_owned();

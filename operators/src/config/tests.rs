@@ -32,6 +32,10 @@ fn every_setting_is_read() {
             amd64(json!({"emulatedMachines": ["q35"]})),
             config(|one| one.emulated_machines = vec!["q35".to_owned()]),
         ),
+        (json!({"emulatedMachines": ["q35"]}), config(|one| one.emulated_machines = vec!["q35".to_owned()])),
+        (json!({"minCPUModel": "Haswell"}), config(|_| {})),
+        (json!({"virtualMachineInstancesPerNode": 50}), config(|_| {})),
+        (json!({"smbios": {"manufacturer": "Example", "sku": "1"}}), config(|_| {})),
         (json!({"cpuModel": "Skylake-Client"}), config(|one| one.cpu_model = "Skylake-Client".to_owned())),
         (json!({"cpuRequest": "500m"}), config(|one| one.cpu_request = Some(Quantity("500m".to_owned())))),
         (json!({"cpuRequest": "100m"}), config(|_| {})),
@@ -68,6 +72,26 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
     let developer = |settings: Value| json!({ "developerConfiguration": settings });
     let support = |resources: Value| json!({"supportContainerResources": [{"type": "container-disk", "resources": resources}]});
     for (given, field, message) in [
+        (
+            json!({"minCPUModel": "host-model"}),
+            "minCPUModel",
+            "Invalid value: \"host-model\": must be the name of a CPU model, of at most 63 letters, digits, '-', '_' and '.'",
+        ),
+        (
+            json!({"virtualMachineInstancesPerNode": 0}),
+            "virtualMachineInstancesPerNode",
+            "Invalid value: 0: must be greater than or equal to 1",
+        ),
+        (
+            json!({"smbios": {"family": "a\nb"}}),
+            "smbios.family",
+            "Invalid value: \"a\\nb\": must be one line of at most 256 bytes",
+        ),
+        (
+            json!({"emulatedMachines": ["virt"]}),
+            "emulatedMachines[0]",
+            "Unsupported value: \"virt\": supported values: \"q35*\", \"pc-q35*\"",
+        ),
         (json!({"machineType": "pc"}), "machineType", "Unsupported value: \"pc\": supported values: \"q35\""),
         (
             amd64(json!({"machineType": "virt"})),

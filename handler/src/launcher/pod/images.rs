@@ -1,6 +1,7 @@
-//! The files of an image, which the node agent opens in a container of the image that the kubelet has started.
+//! The files of an image, which the node agent opens in a launcher Pod: in a container of the image that the kubelet has
+//! started, or in the container `compute`, where the image is a volume.
 //!
-//! Users can run programs of theirs in that container, and write to volumes of its Pod. What the image has is therefore only
+//! In a container of the image, users can run programs of theirs in that container, and write to volumes of its Pod. What the image has is therefore only
 //! what its root file system has, which is read-only there, without the file systems that are mounted on it; and its process
 //! is only one that the kernel knows in that container.
 
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Dir, FileType, OFlags, ResolveFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use vireo_api::names::image_mount;
 use vireo_proto::files::{self, DISKS, ImageFile};
 
 use super::root::Root;
@@ -67,6 +69,31 @@ impl ImageContainer {
         }
         Ok((is_its && is_plain).then_some(root))
     }
+}
+
+/// An image that is a volume of a launcher Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageVolume {
+    /// The launcher.
+    pub(crate) pid: i32,
+    /// The volume.
+    pub(crate) name: String,
+}
+
+impl ImageVolume {
+    /// Opens a file of it. What is mounted at its directory is the root of its links. Blocks.
+    ///
+    /// # Errors
+    /// When the launcher has ended, or the image does not have it.
+    pub(crate) fn file(&self, file: &ImageFile) -> Result<File, ImageError> {
+        let root = Root::of(self.pid).map_err(ImageError::Mounted)?;
+        file_of_volume(&root, &self.name, file)
+    }
+}
+
+fn file_of_volume(launcher: &Root, volume: &str, file: &ImageFile) -> Result<File, ImageError> {
+    let mounted = launcher.at_directory(Path::new(&image_mount(volume))).map_err(ImageError::Mounted)?;
+    open(&mounted, file)
 }
 
 fn has_ended(process: &OwnedFd) -> io::Result<bool> {
@@ -183,6 +210,38 @@ mod tests {
         assert_eq!(open(&root, &named).unwrap().metadata().unwrap().len(), 0);
         let absent = open(&root, &ImageFile::File("/vmlinuz".into())).unwrap_err();
         assert!(matches!(&absent, ImageError::NoFile(path) if path == "/vmlinuz"), "{absent}");
+    }
+
+    #[test]
+    fn files_of_an_image_volume_are_beneath_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let launcher = Root::at(directory.path()).unwrap();
+        let disk = |path: Option<&str>| {
+            file_of_volume(&launcher, "volumeroot", &ImageFile::Disk(path.map(PathBuf::from)))
+        };
+        assert!(matches!(disk(None), Err(ImageError::Mounted(_))));
+        // As in a container, where /var/run leads to /run.
+        fs::create_dir(directory.path().join("var")).unwrap();
+        symlink("/run", directory.path().join("var/run")).unwrap();
+        let image = directory.path().join("run/kubevirt-private/images/volumeroot");
+        fs::create_dir_all(image.join("disk")).unwrap();
+        assert!(matches!(disk(None), Err(ImageError::NotOneDisk(0))));
+        fs::write(directory.path().join("secret"), "of the launcher").unwrap();
+        fs::write(image.join("real"), "image").unwrap();
+        symlink("/real", image.join("disk/root.qcow2")).unwrap();
+        let mut content = String::new();
+        disk(None).unwrap().read_to_string(&mut content).unwrap();
+        assert_eq!(content, "image");
+        for target in ["/secret", "../../../../../secret", "../../secret"] {
+            symlink(target, image.join("out")).unwrap();
+            assert!(matches!(disk(Some("/out")), Err(ImageError::NoFile(_))), "{target}");
+            fs::remove_file(image.join("out")).unwrap();
+        }
+        rustix::fs::mkfifoat(rustix::fs::CWD, image.join("disk/fifo"), rustix::fs::Mode::RUSR).unwrap();
+        assert!(disk(None).is_ok(), "a fifo is no disk");
+        fs::write(image.join("disk/other.img"), "").unwrap();
+        assert!(matches!(disk(None), Err(ImageError::NotOneDisk(2))));
+        assert!(disk(Some("/disk/other.img")).is_ok());
     }
 
     #[test]

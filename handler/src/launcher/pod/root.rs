@@ -22,6 +22,14 @@ impl Root {
         Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
+    /// What is at a directory in it, such as a file system that is mounted there.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(super) fn at_directory(&self, path: &Path) -> io::Result<Self> {
+        Ok(Self(self.open(path, OFlags::PATH | OFlags::DIRECTORY, ResolveFlags::empty())?))
+    }
+
     /// Opens what a path leads to, whose links cannot leave the root, nor lead where `rules` forbid it. Never blocks on a fifo.
     ///
     /// # Errors

@@ -48,6 +48,9 @@ pub enum ImageError {
     /// The container of the image does not offer its files.
     #[error("cannot get the files of the image from its container")]
     Fetch(#[source] io::Error),
+    /// The image is not mounted in the launcher Pod.
+    #[error("cannot open the image where it is mounted in the launcher Pod")]
+    Mounted(#[source] io::Error),
     /// What offers files is not the container of the image, or they are not the image's.
     #[error("the files that are offered are not those of the image in its container")]
     Foreign,

@@ -109,7 +109,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn qcow2_of(dir: &Path, content: &[u8]) -> Vec<u8> {
+pub(crate) fn qcow2_of(dir: &Path, content: &[u8]) -> Vec<u8> {
     let (raw, qcow2) = (dir.join("in.raw"), dir.join("in.qcow2"));
     fs::write(&raw, content).unwrap();
     let made = Command::new("qemu-img")
