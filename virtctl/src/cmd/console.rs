@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{self, Message};
 
@@ -27,6 +27,8 @@ const ESCAPE: u8 = 29;
 const KEYS: usize = 64;
 /// How often an instance that does not run yet is looked at again.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How long another connection is tried for when one is lost: a node agent that is replaced is back before.
+const RECONNECT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
 enum ConsoleError {
@@ -46,10 +48,10 @@ enum ConsoleError {
 pub(crate) async fn run(server: &Server, args: &Console) -> Result<(), Failure> {
     let client = Client::new(server).await?;
     let terminal = std::io::stdout().is_terminal();
-    let stream = connect(&client, args, args.history.unwrap_or(terminal)).await?;
+    let (stream, uid) = connect(&client, args, args.history.unwrap_or(terminal)).await?;
     let raw = RawTerminal::enter().map_err(ConsoleError::Terminal)?;
     eprint!("Successfully connected to {} console. Press Ctrl+] or Ctrl+5 to exit console.\r\n", args.vmi);
-    let ended = attach(stream, History::on(terminal)).await;
+    let ended = stay(stream, &client, (&args.vmi, &uid), terminal).await;
     drop(raw);
     eprintln!();
     ended?;
@@ -60,15 +62,16 @@ async fn connect(
     client: &Client,
     args: &Console,
     history: bool,
-) -> Result<WebSocketStream<Connection>, Failure> {
+) -> Result<(WebSocketStream<Connection>, String), Failure> {
     let name = &args.vmi;
     let subresource = if history { "console?history=true" } else { "console" };
     let (object, console) = (client.vmi(name), client.subresource(name, subresource));
     let deadline = Instant::now() + Duration::from_secs(args.timeout.saturating_mul(60));
     loop {
-        match phase(&client.get(&object).await?) {
+        let vmi = client.get(&object).await?;
+        match phase(&vmi) {
             "Running" => match client.stream(&console).await {
-                Ok(stream) => return Ok(stream),
+                Ok(stream) => return Ok((stream, uid(&vmi).to_owned())),
                 // It may have stopped since; the next poll detects it.
                 Err(ClientError::Refused { .. }) if phase(&client.get(&object).await?) != "Running" => {}
                 Err(error) => return Err(error.into()),
@@ -89,19 +92,85 @@ fn phase(object: &Value) -> &str {
     object.pointer("/status/phase").and_then(Value::as_str).unwrap_or("Pending")
 }
 
+fn uid(object: &Value) -> &str {
+    object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Stays until the user leaves or the guest is gone. A connection that is lost is replaced.
+async fn stay(
+    mut stream: WebSocketStream<Connection>,
+    client: &Client,
+    vmi: (&str, &str),
+    terminal: bool,
+) -> Result<(), ConsoleError> {
+    let (mut keys, left) = keyboard();
+    let mut signals = Signals::new().map_err(ConsoleError::Terminal)?;
+    let leave = async {
+        let typed = async {
+            if left.await.is_err() {
+                // Input has ended, and the view goes on.
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            () = typed => {}
+            () = signals.any() => {}
+        }
+    };
+    tokio::pin!(leave);
+    loop {
+        let lost = tokio::select! {
+            // In this order, what was typed before the escape is sent before the escape counts.
+            biased;
+            ended = attach(stream, &mut keys, History::on(terminal)) => match ended {
+                Err(ConsoleError::BrokenOff(error)) => error,
+                ended => return ended,
+            },
+            () = &mut leave => return Ok(()),
+        };
+        eprint!("\r\nThe console connection was lost. Connecting again ...\r\n");
+        let again = tokio::select! {
+            again = reconnect(client, vmi) => again,
+            () = &mut leave => return Ok(()),
+        };
+        stream = again.ok_or(ConsoleError::BrokenOff(lost))?;
+        eprint!("Connected again. Output in between is missing.\r\n");
+    }
+}
+
+/// Another connection to the same guest, if there is one in time.
+async fn reconnect(client: &Client, (name, same): (&str, &str)) -> Option<WebSocketStream<Connection>> {
+    let (object, console) = (client.vmi(name), client.subresource(name, "console"));
+    let connect = async {
+        loop {
+            match client.get(&object).await {
+                Ok(vmi) if uid(&vmi) != same || phase(&vmi) != "Running" => return None,
+                Ok(_) => {
+                    if let Ok(stream) = client.stream(&console).await {
+                        return Some(stream);
+                    }
+                }
+                Err(ClientError::Refused { code, .. }) if code.is_client_error() => return None,
+                Err(_) => {}
+            }
+            sleep(PATIENCE).await;
+        }
+    };
+    timeout(RECONNECT, connect).await.ok().flatten()
+}
+
 /// Output and keys go their own ways: a guest that reads no keys must not keep its output from being shown, nor the
 /// user from leaving.
-async fn attach(stream: WebSocketStream<Connection>, history: History) -> Result<(), ConsoleError> {
+async fn attach(
+    stream: WebSocketStream<Connection>,
+    keys: &mut mpsc::Receiver<Vec<u8>>,
+    history: History,
+) -> Result<(), ConsoleError> {
     let (to_guest, from_guest) = stream.split();
-    let (keys, left) = keyboard();
-    let mut signals = Signals::new().map_err(ConsoleError::Terminal)?;
     tokio::select! {
-        // In this order, what was typed before the escape is sent before the escape counts.
         biased;
         ended = view(from_guest, history) => ended,
         broken = forward(keys, to_guest) => broken,
-        Ok(()) = left => Ok(()),
-        () = signals.any() => Ok(()),
     }
 }
 
@@ -127,7 +196,7 @@ async fn view(
 
 /// Sends keys to the guest. Input that ends (a pipe) does not end the view: the guest's answers are still to come.
 async fn forward(
-    mut keys: mpsc::Receiver<Vec<u8>>,
+    keys: &mut mpsc::Receiver<Vec<u8>>,
     mut to_guest: SplitSink<WebSocketStream<Connection>, Message>,
 ) -> Result<(), ConsoleError> {
     while let Some(bytes) = keys.recv().await {
