@@ -36,6 +36,11 @@ pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
 pub const SOCKETS_VOLUME: &str = "sockets";
 /// Where a launcher in a Pod has that volume.
 pub const SOCKETS_DIRECTORY: &str = "/var/run/vireo";
+/// The volume of a launcher Pod with the disks of its VMI that end with it; KubeVirt's name. The kubelet counts what is in it
+/// as ephemeral storage of the Pod.
+pub const DISKS_VOLUME: &str = "ephemeral-disks";
+/// Where a launcher in a Pod has that volume, in which it can write nothing; KubeVirt's directory.
+pub const DISKS_DIRECTORY: &str = "/var/run/kubevirt-ephemeral-disks";
 /// The volume of a launcher Pod with the sockets by which the node agent gets the files of images.
 pub const IMAGES_VOLUME: &str = "images";
 /// Where the containers of images have that volume.

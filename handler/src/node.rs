@@ -77,6 +77,8 @@ pub(crate) struct LauncherPod {
     pub(crate) address: String,
     /// The digests of the images of its init containers, by their names.
     pub(crate) images: BTreeMap<String, String>,
+    /// Whether it has a volume for the disks that end with it.
+    pub(crate) has_disks: bool,
     /// Its volumes with images.
     pub(crate) image_volumes: BTreeSet<String>,
     /// The disks of its claims.

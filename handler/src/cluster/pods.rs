@@ -19,7 +19,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use vireo_api::names::{
-    CLAIM_DISKS_ANNOTATION, COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER, is_image_container,
+    CLAIM_DISKS_ANNOTATION, COMPONENT_LABEL, CREATED_BY_LABEL, DISKS_VOLUME, LAUNCHER, is_image_container,
 };
 use vireo_api::v1::{ObjectMeta, VirtualMachineInstance};
 use vireo_client::controller::{self, Reconcile, Requeue};
@@ -48,6 +48,8 @@ pub(super) struct LauncherPod {
     metadata: ObjectMeta,
     /// The image of its first container, which is the launcher.
     pub(super) image: String,
+    /// Whether it has a volume for the disks that end with it.
+    has_disks: bool,
     /// Its volumes with images.
     image_volumes: BTreeSet<String>,
     status: Value,
@@ -58,10 +60,12 @@ impl LauncherPod {
         let metadata = ObjectMeta::deserialize(&object["metadata"])?;
         let image = object.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
         let volumes = object.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+        let has_disks = volumes.clone().any(|volume| volume["name"] == DISKS_VOLUME);
         let with_images = volumes.filter(|volume| volume["image"].is_object());
         let image_volumes =
             with_images.filter_map(|volume| volume["name"].as_str()).map(str::to_owned).collect();
-        Ok(Self { metadata, image: image.to_owned(), image_volumes, status: object["status"].take() })
+        let image = image.to_owned();
+        Ok(Self { metadata, image, has_disks, image_volumes, status: object["status"].take() })
     }
 
     /// What the node agent needs to know of it.
@@ -72,6 +76,7 @@ impl LauncherPod {
             uid: self.metadata.uid.clone(),
             address: text(&self.status["podIP"]),
             images: self.init_containers().map(image).collect(),
+            has_disks: self.has_disks,
             image_volumes: self.image_volumes.clone(),
             claims: self.claims(),
             multus: self.multus(),

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
-use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
+use vireo_api::names::{ATTACHMENT_SOCKET, DISKS_VOLUME, IMAGES_VOLUME, SOCKETS_VOLUME};
 use vireo_proto::files;
 use vireo_proto::launcher::{Disk, disk_source::Source};
 
@@ -75,6 +75,11 @@ fn volume(pods: &Path, pod: &str, name: &str) -> PathBuf {
 /// The socket at which a container of a Pod offers files of its image.
 pub(crate) fn image_socket(pods: &Path, pod: &str, container: &str) -> PathBuf {
     volume(pods, pod, IMAGES_VOLUME).join(format!("{container}.sock"))
+}
+
+/// The directory of the volume of a Pod with the disks of its VMI that end with it.
+pub(crate) fn disks(pods: &Path, pod: &str) -> PathBuf {
+    volume(pods, pod, DISKS_VOLUME)
 }
 
 /// Whether a process with these cgroups is in a Pod. The kubelet's cgroup drivers spell its UID with `-` and with `_`.

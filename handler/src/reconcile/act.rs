@@ -276,15 +276,18 @@ impl VmiReconciler {
 
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
         let record = self.known()?;
-        let (pulled, names, claims) = self
-            .node
-            .launcher_pod(&self.key.namespace, record.uid)
-            .map(|pod| (pod.images, pod.image_volumes, pod.claims))
-            .unwrap_or_default();
+        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
+        let disks = match (&self.node.settings.runtime, &pod) {
+            (Runtime::Pods(pods), Some(pod)) if pod.has_disks => launcher::pod::disks(pods, &pod.uid),
+            _ => record.dir.path().join("volumes"),
+        };
+        let (pulled, names, claims) =
+            pod.map(|pod| (pod.images, pod.image_volumes, pod.claims)).unwrap_or_default();
         let hotplugged =
             self.node.attachments(&self.key.namespace, record.uid).into_values().flat_map(|pod| pod.disks);
         Ok(Places {
             vmi: record.dir.path().to_owned(),
+            disks,
             kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
             images: self.node.images.clone(),
             claims: self.node.claims(),

@@ -179,6 +179,8 @@ enum Step {
 pub struct Places {
     /// The VM's own directory.
     pub vmi: PathBuf,
+    /// The directory of the disks that end with it.
+    pub disks: PathBuf,
     /// The directory of files that outlive the VMI.
     pub kept: PathBuf,
     /// The image store of the node.
@@ -202,6 +204,22 @@ pub struct Places {
 }
 
 impl Places {
+    /// The directory of what a VM holds in the store of images, which is on the same file system.
+    fn holds(&self) -> PathBuf {
+        self.vmi.join("volumes")
+    }
+
+    /// What the overlay at a path holds.
+    fn held(&self, overlay: &Path) -> PathBuf {
+        self.holds().join(overlay.file_name().unwrap_or_default()).with_extension("base")
+    }
+
+    /// Makes the directories of the disks. That of a Pod is the kubelet's.
+    fn make_directories(&self) -> Result<(), StorageError> {
+        directory(&self.holds())?;
+        directory(&self.disks)
+    }
+
     /// The file of an image in the store of the node, by the container or the volume of the launcher Pod for the image.
     async fn imported(
         &self,
@@ -262,7 +280,7 @@ impl PullSecrets {
 
 /// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
 async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step, StorageError> {
-    let at = |extension: &str| places.vmi.join("volumes").join(format!("{}.{extension}", disk.name()));
+    let at = |extension: &str| places.disks.join(format!("{}.{extension}", disk.name()));
     Ok(match disk.source() {
         VolumeSource::ContainerDisk { image, path, pull } => {
             let source = Source::container_disk(image, path.as_deref());
@@ -345,7 +363,7 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
     let is_bare = steps.is_empty() && kernel.is_none();
     let (made_for, places) = (vm.clone(), places.clone());
     let make = move |job: &JobContext| {
-        directory(&places.vmi.join("volumes"))?;
+        places.make_directories()?;
         let make = |(disk, step): (&Disk, Step)| make(&made_for, disk.source_field(), step, (&places, job));
         let disks = made_for.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
         let variables = match made_for.firmware().boot() {
@@ -382,7 +400,7 @@ pub async fn prepare_disk(
     let step = step(vm, disk, places, jobs).await?;
     let (made_for, field, places) = (vm.clone(), disk.source_field().clone(), places.clone());
     let make = move |job: &JobContext| {
-        directory(&places.vmi.join("volumes"))?;
+        places.make_directories()?;
         make(&made_for, &field, step, (&places, job))
     };
     jobs.quick.run(vm.identity().namespace(), make).await?
@@ -407,7 +425,7 @@ fn make(
             DiskSource::Raw(text(&path)?.into())
         }
         Step::Overlay { backing, at } => {
-            let base = at.with_extension("base");
+            let base = places.held(&at);
             hold(&backing, &base)
                 .map_err(|source| volume(VolumeError::Open { path: base.clone(), source }))?;
             volumes::overlay(&at, &base, job).map_err(volume)?;

@@ -12,8 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vireo_api::names::{
-    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER,
-    LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY, SOCKETS_VOLUME,
+    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DISKS_DIRECTORY, DISKS_VOLUME, DOMAIN_ANNOTATION,
+    KVM_RESOURCE, LAUNCHER, LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY,
+    SOCKETS_VOLUME,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
@@ -28,6 +29,8 @@ use crate::config::ClusterConfig;
 const END_MARGIN: i64 = 30;
 /// The grace period of guests that do not say, in seconds.
 const DEFAULT_GRACE: i64 = 30;
+/// Storage of a node that is requested for a Pod; KubeVirt's. Its disks take more as guests write to them.
+const EPHEMERAL_STORAGE: &str = "50M";
 /// The longest beginning of a Pod's generated name that is the name of its instance.
 const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
@@ -82,22 +85,31 @@ pub fn launcher_pod(
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
     let by_kubelet = launcher.started_by == StartedBy::Kubelet;
     let command = ["/usr/bin/virt-launcher", "--socket", SOCKET].map(str::to_owned);
-    let mount = VolumeMount {
-        name: SOCKETS_VOLUME.to_owned(),
-        mount_path: SOCKETS_DIRECTORY.to_owned(),
+    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
         ..VolumeMount::default()
     };
-    let sockets = Volume {
-        name: SOCKETS_VOLUME.to_owned(),
-        empty_dir: Some(EmptyDirVolumeSource::default()),
-        ..Volume::default()
+    let mounts = || {
+        let sockets = mount(SOCKETS_VOLUME, SOCKETS_DIRECTORY, false);
+        // The kubelet makes only volumes that a container has.
+        vec![sockets, mount(DISKS_VOLUME, DISKS_DIRECTORY, true)]
+    };
+    let volumes = || {
+        let empty = |name: &str| Volume {
+            name: name.to_owned(),
+            empty_dir: Some(EmptyDirVolumeSource::default()),
+            ..Volume::default()
+        };
+        [SOCKETS_VOLUME, DISKS_VOLUME].map(empty).into()
     };
     let container = Container {
         name: COMPUTE.to_owned(),
         image: Some(launcher.image.clone()),
         image_pull_policy: by_kubelet.then(|| config.image_pull_policy.clone()),
         command: Some(command.into()),
-        volume_mounts: by_kubelet.then(|| vec![mount]),
+        volume_mounts: by_kubelet.then(mounts),
         security_context: by_kubelet.then(unprivileged),
         resources: Some(resources(vmi, &requests, by_kubelet, config)),
         ..Container::default()
@@ -106,7 +118,7 @@ pub fn launcher_pod(
         metadata: metadata(vmi, &requests),
         spec: Some(PodSpec {
             containers: vec![container],
-            volumes: by_kubelet.then(|| vec![sockets]),
+            volumes: by_kubelet.then(volumes),
             restart_policy: Some("Never".to_owned()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
@@ -157,6 +169,7 @@ fn resources(
         let devices = host_devices(&vmi.spec.domain.devices).into_iter();
         limits.extend(devices.map(|(name, count)| (name.to_owned(), Quantity(count.to_string()))));
         requests.extend(limits.clone());
+        requests.insert("ephemeral-storage".to_owned(), Quantity(EPHEMERAL_STORAGE.to_owned()));
         // The request of a device is its limit. Without KVM, instances are emulated.
         if !config.use_emulation {
             limits.insert(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()));
@@ -288,6 +301,7 @@ mod tests {
         assert_eq!(spec.get("initContainers"), None);
         let volumes = json!([
             {"name": "sockets", "emptyDir": {}},
+            {"name": "ephemeral-disks", "emptyDir": {}},
             {"name": "volumeroot", "image": {"reference": "example.com/d:1"}},
             {"name": "kernel-boot-volume", "image": {"reference": "example.com/k:1", "pullPolicy": "Always"}},
         ]);
@@ -295,6 +309,7 @@ mod tests {
         let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
         let mounts = json!([
             {"name": "sockets", "mountPath": "/var/run/vireo"},
+            mount("ephemeral-disks", "/var/run/kubevirt-ephemeral-disks"),
             mount("volumeroot", "/var/run/kubevirt-private/images/volumeroot"),
             mount("kernel-boot-volume", "/var/run/kubevirt-private/images/kernel-boot-volume"),
         ]);
@@ -326,7 +341,8 @@ mod tests {
             (&json!("Always"), &json!("kata"))
         );
         let overhead = (120 << 20) * 3 / 2;
-        let requests = json!({"cpu": "1500m", "memory": ((32 << 20) + overhead).to_string()});
+        let memory = ((32 << 20) + overhead).to_string();
+        let requests = json!({"cpu": "1500m", "memory": memory, "ephemeral-storage": "50M"});
         assert_eq!(compute["resources"], json!({ "requests": requests }), "nothing of KVM");
         assert_eq!(
             (&spec["nodeSelector"]["disk"], &spec["nodeSelector"]["rack"]),
@@ -365,7 +381,7 @@ mod tests {
         let resources = configured(json!({}), vmi.clone())["spec"]["containers"][0]["resources"].take();
         let memory = ((64 + 120 + 1024) << 20).to_string();
         let expected = json!({
-            "requests": {"cpu": "100m", "memory": memory, "a.b/c": "2", "a.b/gpu": "1"},
+            "requests": {"cpu": "100m", "memory": memory, "ephemeral-storage": "50M", "a.b/c": "2", "a.b/gpu": "1"},
             "limits": {"a.b/c": "2", "a.b/gpu": "1", "devices.kubevirt.io/kvm": "1"},
         });
         assert_eq!(resources, expected);
@@ -415,8 +431,12 @@ mod tests {
         let vmi = json!({"metadata": {"name": "demo"}});
         let pod = rendered_for(StartedBy::Kubelet, vmi, None);
         let container = &pod["spec"]["containers"][0];
-        assert_eq!(pod["spec"]["volumes"], json!([{"name": "sockets", "emptyDir": {}}]));
-        assert_eq!(container["volumeMounts"], json!([{"name": "sockets", "mountPath": SOCKETS_DIRECTORY}]));
+        let volumes =
+            json!([{"name": "sockets", "emptyDir": {}}, {"name": "ephemeral-disks", "emptyDir": {}}]);
+        assert_eq!(pod["spec"]["volumes"], volumes);
+        let mounts = json!([{"name": "sockets", "mountPath": SOCKETS_DIRECTORY},
+            {"name": "ephemeral-disks", "mountPath": DISKS_DIRECTORY, "readOnly": true}]);
+        assert_eq!(container["volumeMounts"], mounts);
         assert_eq!(container["command"][2], format!("{SOCKETS_DIRECTORY}/launcher.sock"));
     }
 

@@ -43,6 +43,7 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
     let vm = vm(&spec(&dir.join("layout"), &host));
     let places = Places {
         vmi: vmi.clone(),
+        disks: vmi.join("volumes"),
         kept: dir.join("kept"),
         images: built.images(),
         claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
@@ -81,12 +82,44 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
 }
 
 #[tokio::test]
+async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their_store() {
+    let built = built();
+    let dir = built.path();
+    let vm = vm(&spec(&dir.join("layout"), &dir.join("data.img")));
+    let places = Places {
+        vmi: dir.join("vmi"),
+        disks: dir.join("pod"),
+        kept: dir.join("kept"),
+        images: built.images(),
+        claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
+        allowed: AllowedPaths::any(),
+        pulled: BTreeMap::new(),
+        image_volumes: ImageVolumes::default(),
+        mounted: BTreeSet::new(),
+        projected: ProjectedFiles::new(),
+        pull_secrets: PullSecrets::default(),
+        is_prepared: false,
+    };
+    places.claims.provide("default", "own", 4096).unwrap();
+    let prepared = prepare(&vm, &places, &Jobs::default()).await.unwrap();
+    let root = DiskSource::Qcow2 {
+        path: dir.join("pod/root.qcow2"),
+        backing: Some(dir.join("vmi/volumes/root.base")),
+    };
+    let scratch = DiskSource::Qcow2 { path: dir.join("pod/scratch.qcow2"), backing: None };
+    assert_eq!(prepared.disks[..3], [root, scratch, DiskSource::Raw(dir.join("pod/seed.iso"))]);
+    let in_pod = fs::read_dir(dir.join("pod")).unwrap().count();
+    assert_eq!((in_pod, fs::read_dir(dir.join("vmi/volumes")).unwrap().count()), (3, 1));
+}
+
+#[tokio::test]
 async fn what_is_missing_is_named_by_its_field() {
     let built = built();
     let dir = built.path();
     let host_disks = AllowedDirectories::Below(vec![dir.join("layout")]);
     let places = Places {
         vmi: dir.join("vmi"),
+        disks: dir.join("vmi/volumes"),
         kept: dir.join("kept"),
         images: built.images(),
         claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
