@@ -8,6 +8,7 @@ mod scenarios {
     pub(crate) mod client;
     mod cluster;
     mod cpu_models;
+    mod credentials;
     mod deaf;
     mod debian;
     mod disk;

@@ -127,6 +127,11 @@ pub fn network_data_secret(volume: &str) -> String {
     format!("{PROJECTED_DIRECTORY}/network-data/{volume}")
 }
 
+/// The directory of the Secret of an access credential by its position in the manifest, in the launcher's Pod.
+pub fn access_credential(index: usize) -> String {
+    format!("{PROJECTED_DIRECTORY}/access-credentials/{index}")
+}
+
 /// The disk in the file system of a hotplugged claim, in its attachment Pod.
 pub fn hotplug_disk(claim: &str) -> String {
     format!("{HOTPLUG_DIRECTORY}/{claim}/disk.img")

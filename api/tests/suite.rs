@@ -4,6 +4,8 @@
 
 #[path = "suite/capacity.rs"]
 mod capacity;
+#[path = "suite/credentials.rs"]
+mod credentials;
 #[path = "suite/examples.rs"]
 mod examples;
 #[path = "suite/golden.rs"]

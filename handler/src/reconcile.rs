@@ -5,6 +5,7 @@
 
 mod act;
 mod backoff;
+mod credentials;
 mod deadline;
 pub mod decide;
 mod desired;

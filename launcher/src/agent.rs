@@ -4,6 +4,7 @@
 //! [`transport::MAX_LINE`] bytes, within a deadline; numbers and lengths of forwarded items are bounded by
 //! [`response`]. One task owns the connection.
 
+mod credentials;
 pub mod exec;
 mod response;
 mod transport;
@@ -15,7 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info};
-use vireo_proto::launcher::{Agent as Known, AgentQuestion, AskAgentResponse, Fault};
+use vireo_proto::launcher::{
+    Agent as Known, AgentQuestion, AskAgentResponse, AuthorizedKeys, Fault, UserPassword,
+};
 
 use crate::fault::{Code, chain, fault};
 use transport::{AgentError, Transport};
@@ -44,6 +47,10 @@ pub enum AgentRequest {
     Exec(Vec<String>, Reply<i64>),
     /// How did it end?
     ExecStatus(i64, Reply<Option<exec::End>>),
+    /// Set the SSH keys of a user.
+    SetKeys(AuthorizedKeys, Reply<Option<credentials::Refusal>>),
+    /// Set the password of a user.
+    SetPassword(UserPassword, Reply<Option<credentials::Refusal>>),
 }
 
 /// Where questions are put.
@@ -84,6 +91,10 @@ impl AgentRequest {
             Self::Ping(reply) => answer(reply, exec::ping(transport)).await,
             Self::Exec(command, reply) => answer(reply, exec::start(transport, &command)).await,
             Self::ExecStatus(program, reply) => answer(reply, exec::ended(transport, program)).await,
+            Self::SetKeys(keys, reply) => answer(reply, credentials::set_keys(transport, &keys)).await,
+            Self::SetPassword(password, reply) => {
+                answer(reply, credentials::set_password(transport, &password)).await;
+            }
         }
     }
 }

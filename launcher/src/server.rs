@@ -12,8 +12,9 @@ use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
     DetachVolumeResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest,
     KillResponse, LaunchRequest, LaunchResponse, LifecycleCommand, LifecycleRequest, LifecycleResponse,
-    ProbeRequest, ProbeResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest, ShutdownResponse,
-    State, StatisticsRequest, StatisticsResponse, WatchRequest,
+    ProbeRequest, ProbeResponse, ScreenshotRequest, ScreenshotResponse, SetCredentialsRequest,
+    SetCredentialsResponse, ShutdownRequest, ShutdownResponse, State, StatisticsRequest, StatisticsResponse,
+    WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -123,6 +124,14 @@ impl Launcher for Server {
         let response = self.session.agent().ask(request.into_inner().question()).await;
         let failed = |fault| AskAgentResponse { fault: Some(fault), ..AskAgentResponse::default() };
         Ok(Response::new(response.unwrap_or_else(failed)))
+    }
+
+    async fn set_credentials(
+        &self,
+        request: Request<SetCredentialsRequest>,
+    ) -> Result<Response<SetCredentialsResponse>, Status> {
+        let fault = self.session.agent().set_credentials(request.into_inner()).await.err();
+        Ok(Response::new(SetCredentialsResponse { fault }))
     }
 
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {

@@ -12,6 +12,13 @@ pub mod launcher {
     tonic::include_proto!("vireo.launcher.v1");
 }
 
+impl std::fmt::Debug for launcher::UserPassword {
+    /// Without the password.
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("UserPassword").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
 /// The kubelet's API of device plugins, `v1beta1`.
 #[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod device_plugin {
@@ -19,7 +26,7 @@ pub mod device_plugin {
 }
 
 /// The version both sides send in `Hello`. A different `major` is rejected; a different `minor` only adds fields.
-pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 2 };
+pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 3 };
 
 /// The launcher's gRPC socket, below a VM's directory.
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";

@@ -3,8 +3,8 @@ use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, IoThreads, MAX_QUEUE_PAIRS, Ni
 use super::display::Display;
 use super::report::Findings;
 use super::{
-    BootSource, Clock, Disk, Dns, Field, Firmware, HostDevice, HypervisorChoice, Identity, ImageRef,
-    Interface, Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
+    AccessCredential, BootSource, Clock, Disk, Dns, Field, Firmware, HostDevice, HypervisorChoice, Identity,
+    ImageRef, Interface, Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -35,6 +35,7 @@ pub struct Vm {
     readiness: Option<Probe>,
     extra_devices: Vec<DeviceRequest>,
     host_devices: Vec<HostDevice>,
+    access_credentials: Vec<AccessCredential>,
     notices: Vec<Notice>,
 }
 
@@ -217,6 +218,11 @@ impl Vm {
         &self.host_devices
     }
 
+    /// Keys and passwords of Secrets that the guest gets.
+    pub fn access_credentials(&self) -> &[AccessCredential] {
+        &self.access_credentials
+    }
+
     /// What is accepted without effect.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
@@ -272,6 +278,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     super::projected::check_accounts(spec, found);
     let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
+    let access_credentials = super::credentials::read(spec, found);
     super::device::read(devices, found);
     super::host_device::read(devices, hypervisor, found);
     let efi = firmware.as_ref().is_some_and(|firmware| matches!(firmware.boot(), BootSource::Efi { .. }));
@@ -325,6 +332,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         readiness,
         extra_devices: Vec::new(),
         host_devices: Vec::new(),
+        access_credentials,
         notices: Vec::new(),
     })
 }
@@ -332,11 +340,6 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
 /// Features that need a cluster.
 fn elsewhere(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
     let at = Field::new("spec");
-    found.refuse_if(
-        !spec.access_credentials.is_empty(),
-        &at.at("accessCredentials"),
-        "putting keys and passwords of a secret into the guest",
-    );
     found.refuse_if(!spec.utility_volumes.is_empty(), &at.at("utilityVolumes"), "a volume for operations");
     found.refuse_if(!spec.resource_claims.is_empty(), &at.at("resourceClaims"), "a claimed device");
 }

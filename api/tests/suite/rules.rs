@@ -78,7 +78,6 @@ fn top_level() {
             (json!({"startStrategy": ""}), "startStrategy", NotSupported),
             (json!({"serviceAccountName": "My_Account"}), "serviceAccountName", Invalid),
             (json!({"terminationGracePeriodSeconds": -1}), "terminationGracePeriodSeconds", Invalid),
-            (json!({"accessCredentials": [{}]}), "accessCredentials", NotSupported),
             (json!({"utilityVolumes": [{"name": "x"}]}), "utilityVolumes", NotSupported),
             (json!({"resourceClaims": [{"name": "x"}]}), "resourceClaims", NotSupported),
             (json!({"hostName": "typo"}), "hostName", NotSupported),

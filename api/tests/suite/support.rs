@@ -170,6 +170,28 @@ fn contexts() -> Vec<(&'static str, Value)> {
         ("networks[].pod", interface("masquerade")),
         ("networks[].multus", network(json!(["multus", {"networkName": "lan"}]))),
         ("networks[].resourceClaim", network(json!(["resourceClaim", {"claimName": "c"}]))),
+        (
+            "accessCredentials[].sshPublicKey",
+            json!({"accessCredentials": [{"sshPublicKey": {"source": {"secret": {"secretName": "s"}}}}]}),
+        ),
+        (
+            "accessCredentials[].sshPublicKey.source",
+            json!({"accessCredentials": [{"sshPublicKey":
+                {"propagationMethod": {"qemuGuestAgent": {"users": ["ada"]}}}}]}),
+        ),
+        (
+            "accessCredentials[].sshPublicKey.propagationMethod.noCloud",
+            json!({"volumes": [{"name": "a", "cloudInitNoCloud": {"userData": "x"}}]}),
+        ),
+        (
+            "accessCredentials[].sshPublicKey.propagationMethod.configDrive",
+            json!({"volumes": [{"name": "a", "cloudInitConfigDrive": {"userData": "x"}}]}),
+        ),
+        (
+            "accessCredentials[].userPassword",
+            json!({"accessCredentials": [{"userPassword": {"source": {"secret": {"secretName": "s"}},
+                "propagationMethod": {"qemuGuestAgent": {}}}}]}),
+        ),
         ("resourceClaims[]", json!({"resourceClaims": [{"name": "c"}]})),
         ("utilityVolumes[]", json!({"utilityVolumes": [{"name": "u"}]})),
         ("volumes[]", json!({"volumes": [{"name": "a"}]})),

@@ -66,6 +66,8 @@ reasons! {
         Reset = "Reset",
         /// A guest was asked to reboot.
         SoftRebooted = "SoftRebooted",
+        /// The guest agent has set keys and passwords.
+        AccessCredentialsSyncSuccess = "AccessCredentialsSyncSuccess",
         /// A volume was plugged into a guest.
         VolumeReady = "VolumeReady",
         /// A volume was unplugged from a guest.
@@ -110,6 +112,8 @@ reasons! {
         Unhealthy = "Unhealthy",
         /// A disk of a guest failed.
         IoError = "IOerror",
+        /// The guest agent cannot set keys or passwords.
+        AccessCredentialsSyncFailed = "AccessCredentialsSyncFailed",
         /// A volume cannot be plugged in or unplugged.
         HotplugFailed = "HotplugFailed",
         /// An instance differs from its specification for another reason.

@@ -7,7 +7,7 @@ use vireo_api::v1::{
 use vireo_client::events::Reason;
 
 use crate::reconcile::status::{
-    NO_BOOT_DEVICE, PAUSED_IO_ERROR, Phase, UNHEALTHY, io_errors, readiness_failure,
+    ACCESS_CREDENTIALS, NO_BOOT_DEVICE, PAUSED_IO_ERROR, Phase, UNHEALTHY, io_errors, readiness_failure,
 };
 
 /// An event that is to be published.
@@ -93,7 +93,24 @@ fn conditions(was: &Status, is: &Status) -> Vec<Event> {
         let text = "The guest failed its livenessProbe and is shut down.";
         events.push(Event::new(Reason::Killing, text));
     }
+    events.extend(credentials(was, is));
     events
+}
+
+/// What became of keys and passwords, where that changes.
+fn credentials(was: &Status, is: &Status) -> Option<Event> {
+    let (now, known) = (condition(is, ACCESS_CREDENTIALS)?, condition(was, ACCESS_CREDENTIALS));
+    let same = known.is_some_and(|known| (&known.status, &known.message) == (&now.status, &now.message));
+    if same {
+        return None;
+    }
+    Some(match now.status == "True" {
+        true => Event::new(Reason::AccessCredentialsSyncSuccess, "Access credentials sync successful."),
+        false => {
+            let text = format!("Access credentials sync failed: {}", now.message);
+            Event::new(Reason::AccessCredentialsSyncFailed, text)
+        }
+    })
 }
 
 fn pause(was: &Status, is: &Status) -> Vec<Event> {

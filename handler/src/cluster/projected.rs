@@ -84,6 +84,20 @@ impl Projector {
         collect(entries)
     }
 
+    /// Returns once a Secret has other entries than these files. Never returns where that cannot be known.
+    pub async fn differs(&self, namespace: &str, name: &str, known: &[File]) {
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), namespace);
+        // One that is deleted is not there to follow.
+        let differs = |secret: Option<&Secret>| {
+            let entries = secret.map(|secret| collect(secret_entries(secret.clone())));
+            entries.is_some_and(|files| files.is_ok_and(|files| files != known))
+        };
+        if let Err(error) = await_condition(secrets, name, differs).await {
+            warn!(%error, namespace, name, "a Secret cannot be watched");
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// The credentials in a Secret.
     ///
     /// # Errors

@@ -87,6 +87,13 @@ impl Launcher for FakeLauncher {
         Err(Status::unimplemented("as launchers of older releases"))
     }
 
+    async fn set_credentials(
+        &self,
+        _: Request<SetCredentialsRequest>,
+    ) -> Result<Response<SetCredentialsResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         use vireo_proto::launcher::probe_request::Question;
         match request.into_inner().question {

@@ -20,8 +20,8 @@ use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
     DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand,
-    LifecycleRequest, ProbeRequest, ScreenshotRequest, ShutdownRequest, State, Statistics, StatisticsRequest,
-    WatchRequest,
+    LifecycleRequest, ProbeRequest, ScreenshotRequest, SetCredentialsRequest, ShutdownRequest, State,
+    Statistics, StatisticsRequest, WatchRequest,
 };
 
 use super::process::{Ending, Process};
@@ -220,6 +220,17 @@ pub async fn ask_agent(socket: &Path, question: AgentQuestion) -> Result<AskAgen
     let request = AskAgentRequest { question: question.into() };
     let mut response = within(AGENT_TIMEOUT, client.ask_agent(request)).await?;
     check_fault(response.fault.take()).map(|()| response)
+}
+
+/// Has the guest agent of the guest whose launcher is at `socket` set keys and passwords.
+///
+/// # Errors
+/// When the launcher cannot be reached, or the agent does not set all of them.
+pub async fn set_credentials(socket: &Path, request: SetCredentialsRequest) -> Result<(), LinkError> {
+    let users = request.authorized_keys.len() + request.passwords.len();
+    let limit = AGENT_TIMEOUT.saturating_mul(u32::try_from(users.max(1)).unwrap_or(u32::MAX));
+    let mut client = connect(socket).await?;
+    check_fault(within(limit, client.set_credentials(request)).await?.fault)
 }
 
 /// Runs a probe of the guest whose launcher is at `socket`. Returns why the probe failed, if it did.

@@ -158,6 +158,7 @@ impl VmiReconciler {
                 vm: vm.as_ref(),
                 state: state.as_ref(),
                 readiness: None,
+                credentials: None,
                 attachments: None,
                 addresses: Vec::new(),
                 bridged: &Bridged::new(),

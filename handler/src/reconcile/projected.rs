@@ -28,8 +28,12 @@ impl VmiReconciler {
             return Ok(ProjectedFiles::new());
         }
         let read = match &self.node.settings.runtime {
-            Runtime::Pods(_) => self.read_in_pod(self.link()?.pid(), wanted).await,
-            Runtime::Process => self.read_objects(self.known()?.uid, wanted).await,
+            Runtime::Pods(_) => {
+                read_in_pod(&self.node, &self.key.namespace, self.link()?.pid(), wanted).await
+            }
+            Runtime::Process => {
+                read_objects(&self.node, (&self.key.namespace, self.known()?.uid), wanted).await
+            }
         };
         read.map_err(|error| self.awaiting(error))
     }
@@ -75,31 +79,40 @@ impl VmiReconciler {
         }
         storage_error(error)
     }
+}
 
-    /// Reads what the kubelet has mounted in the Pod of the launcher with this process ID.
-    async fn read_in_pod(&self, pid: i32, wanted: Vec<Projection>) -> Result<ProjectedFiles, StorageError> {
-        let read = move |_: &JobContext| {
-            let files = wanted.into_iter().map(|Projection { directory, field, .. }| {
-                let files = launcher::pod::projected::read(pid, &directory);
-                Ok((directory, files.map_err(|error| error.at(field))?))
-            });
-            files.collect()
+/// Reads what the kubelet has mounted in the Pod of the launcher with this process ID.
+pub(super) async fn read_in_pod(
+    node: &Node,
+    namespace: &str,
+    pid: i32,
+    wanted: Vec<Projection>,
+) -> Result<ProjectedFiles, StorageError> {
+    let read = move |_: &JobContext| {
+        let files = wanted.into_iter().map(|Projection { directory, field, .. }| {
+            let files = launcher::pod::projected::read(pid, &directory);
+            Ok((directory, files.map_err(|error| error.at(field))?))
+        });
+        files.collect()
+    };
+    node.jobs.quick.run(namespace, read).await?
+}
+
+/// Reads the objects as a kubelet would, for the VMI with this namespace and UID.
+pub(super) async fn read_objects(
+    node: &Node,
+    vmi: (&str, Uuid),
+    wanted: Vec<Projection>,
+) -> Result<ProjectedFiles, StorageError> {
+    let mut all = ProjectedFiles::new();
+    for Projection { directory, field, source } in wanted {
+        let files = match node.projector() {
+            Some(projector) => projector.files(vmi, &source).await,
+            None => Err(ProjectedError::NoApi),
         };
-        self.node.jobs.quick.run(&self.key.namespace, read).await?
+        all.insert(directory, files.map_err(|error| error.at(field))?);
     }
-
-    /// Reads the objects as a kubelet would, for the VMI with this UID.
-    async fn read_objects(&self, uid: Uuid, wanted: Vec<Projection>) -> Result<ProjectedFiles, StorageError> {
-        let mut all = ProjectedFiles::new();
-        for Projection { directory, field, source } in wanted {
-            let files = match self.node.projector() {
-                Some(projector) => projector.files((&self.key.namespace, uid), &source).await,
-                None => Err(ProjectedError::NoApi),
-            };
-            all.insert(directory, files.map_err(|error| error.at(field))?);
-        }
-        Ok(all)
-    }
+    Ok(all)
 }
 
 /// The ServiceAccount of a VM's launcher Pod.

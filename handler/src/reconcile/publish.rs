@@ -6,6 +6,7 @@ use tracing::{error, info, warn};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_proto::launcher::{State, state};
 
+use super::credentials::CredentialSync;
 use super::desired::Desired;
 use super::prober::Prober;
 use super::reconciler::VmiReconciler;
@@ -34,6 +35,7 @@ impl VmiReconciler {
             Places::Pods(attachments) => Some(attachments),
             Places::Node(_) => None,
         };
+        let credentials = self.credential_sync.as_ref().and_then(CredentialSync::result);
         let results = self.prober.as_ref().map(Prober::results);
         next.vmi.status = status::next(
             &record.vmi.status,
@@ -42,6 +44,7 @@ impl VmiReconciler {
                 vm: vm.as_ref(),
                 state: state.as_ref(),
                 readiness: results.as_ref().map(|results| &results.readiness),
+                credentials: credentials.as_ref(),
                 attachments: attachments.as_ref(),
                 addresses,
                 bridged: &record.bridged,

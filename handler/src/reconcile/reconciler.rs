@@ -11,6 +11,7 @@ use vireo_api::spec::Vm;
 use vireo_proto::launcher::{State, state};
 
 use super::backoff::Backoff;
+use super::credentials::{CredentialSync, Guest};
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
@@ -55,6 +56,8 @@ pub(super) struct VmiReconciler {
     pub(super) sync_error: Option<SyncError>,
     /// Runs its probes while its guest is to run.
     pub(super) prober: Option<Prober>,
+    /// Has the guest agent set keys and passwords while its guest is to run.
+    pub(super) credential_sync: Option<CredentialSync>,
     pub(super) backoff: Backoff,
     /// The object that does not exist and has files of a volume.
     pub(super) awaited_object: Option<AbsentObject>,
@@ -90,6 +93,7 @@ impl VmiReconciler {
             save_failed: false,
             sync_error: None,
             prober: None,
+            credential_sync: None,
             awaited_object: None,
             backoff: Backoff::default(),
         }
@@ -237,16 +241,28 @@ impl VmiReconciler {
         }
     }
 
-    /// Starts, pauses or stops the probes as the guest's state requires.
+    /// Starts, pauses or stops the probes and the setting of credentials as the guest's state requires.
     fn update_prober(&mut self) {
         let attached = matches!(self.launcher, LauncherState::Attached(_));
         let record = self.record.as_ref().filter(|record| attached && !record.ends());
         let Some(record) = record else {
-            self.prober = None;
+            (self.prober, self.credential_sync) = (None, None);
             return;
         };
         let phase = self.state().map(|state| state.phase());
         let active = phase == Some(state::Phase::Running);
+        let guest = match self.state().is_some_and(|state| state.agent.is_some()) {
+            _ if !active => Guest::Paused,
+            true => Guest::WithAgent,
+            false => Guest::WithoutAgent,
+        };
+        match (&self.credential_sync, &self.launcher) {
+            (Some(sync), _) => sync.set_guest(guest),
+            (None, LauncherState::Attached(link)) if active => {
+                self.credential_sync = CredentialSync::start(&self.node, record, link.pid(), guest);
+            }
+            (None, _) => {}
+        }
         match &self.prober {
             Some(prober) => prober.set_active(active),
             None if active => self.prober = Prober::start(record),
@@ -358,11 +374,18 @@ impl VmiReconciler {
                 None => std::future::pending().await,
             }
         };
+        let credentials = async {
+            match &mut self.credential_sync {
+                Some(sync) => sync.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = claims => {}
             () = pods => {}
             () = object => {}
             () = prober => {}
+            () = credentials => {}
             changed = desired.changed() => if changed.is_err() {
                 // The handler stops: this task does nothing more and undoes nothing.
                 std::future::pending::<()>().await;

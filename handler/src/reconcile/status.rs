@@ -27,6 +27,9 @@ use vireo_proto::launcher::{State, hypervisor, state};
 /// The condition of a running VMI whose manifest was changed.
 pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
 
+/// The condition that the guest has the keys and passwords that its agent sets; KubeVirt's.
+pub const ACCESS_CREDENTIALS: &str = "AccessCredentialsSynchronized";
+
 /// The condition of a VMI whose firmware found nothing to start.
 pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
 
@@ -132,6 +135,8 @@ pub struct Facts<'a> {
     pub state: Option<&'a State>,
     /// The status of the readinessProbe, if there is one and the guest runs.
     pub readiness: Option<&'a ProbeStatus>,
+    /// What became of the keys and passwords that the guest agent sets, where that is known.
+    pub credentials: Option<&'a Result<(), String>>,
     /// The attachment Pods of its claims that run, where the kubelet mounts claims.
     pub(super) attachments: Option<&'a Attachments>,
     /// The VMI's addresses, IPv4 first.
@@ -207,6 +212,10 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     set("Paused", paused.map(pause::condition));
     let agent = facts.state.is_some_and(|state| state.agent.is_some());
     set("AgentConnected", agent.then(|| (true, "", String::new())));
+    if let Some(credentials) = facts.credentials {
+        let failed = credentials.as_ref().err().cloned().unwrap_or_default();
+        set(ACCESS_CREDENTIALS, Some((credentials.is_ok(), "", failed)));
+    }
     set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
     // Keep the reason of a VMI that has failed.
     if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {

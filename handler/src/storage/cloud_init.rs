@@ -1,5 +1,6 @@
 //! The disk that cloud-init's NoCloud or ConfigDrive source reads.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
@@ -40,6 +41,8 @@ pub struct Seed<'a> {
     pub user_data: &'a [u8],
     /// The network data of the manifest.
     pub network_data: Option<&'a [u8]>,
+    /// The SSH keys of the guest's first user.
+    pub public_keys: &'a [String],
 }
 
 /// Why the disk could not be created.
@@ -58,6 +61,8 @@ pub enum CloudInitError {
 struct NoCloud<'a> {
     instance_id: &'a str,
     local_hostname: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    public_keys: BTreeMap<String, &'a str>,
 }
 
 /// OpenStack's `meta_data.json`, as far as KubeVirt fills it.
@@ -67,6 +72,8 @@ struct ConfigDrive<'a> {
     local_hostname: &'a str,
     hostname: &'a str,
     uuid: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    public_keys: BTreeMap<String, &'a str>,
 }
 
 /// Writes the disk and replaces an older one, so that it follows the manifest.
@@ -76,15 +83,18 @@ pub fn write(at: &Path, seed: &Seed<'_>) -> Result<(), CloudInitError> {
 
 fn files(seed: &Seed<'_>) -> Result<Vec<File>, CloudInitError> {
     let hostname = seed.hostname;
+    // By their numbers, as KubeVirt has them.
+    let keys = seed.public_keys.iter().enumerate();
+    let public_keys = keys.map(|(number, key)| (number.to_string(), key.as_str())).collect();
     let (meta, directory, [meta_name, user_name, network_name]) = match seed.layout {
         Layout::NoCloud => (
-            serde_json::to_vec(&NoCloud { instance_id: &seed.uuid, local_hostname: hostname })?,
+            serde_json::to_vec(&NoCloud { instance_id: &seed.uuid, local_hostname: hostname, public_keys })?,
             "",
             ["meta-data", "user-data", "network-config"],
         ),
         Layout::ConfigDrive => {
             let (instance_id, uuid) = (&seed.name, &seed.uuid);
-            let meta = ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid };
+            let meta = ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid, public_keys };
             let names = ["meta_data.json", "user_data", "network_data.json"];
             (serde_json::to_vec(&meta)?, "openstack/latest/", names)
         }
@@ -114,6 +124,7 @@ mod tests {
             hostname: "web",
             user_data: b"#cloud-config\n",
             network_data: Some(network),
+            public_keys: &["ssh-rsa A".to_owned(), "ssh-rsa B".to_owned()],
         };
         write(&at, &seed).unwrap();
         let image = fs::read(&at).unwrap();
@@ -139,7 +150,7 @@ mod tests {
     fn no_cloud_has_its_files_at_the_top() {
         let network = vec![b'n'; 5000];
         let files = read(Layout::NoCloud, ["meta-data", "user-data", "network-config"], &network);
-        let meta = br#"{"instance-id":"8a1c","local-hostname":"web"}"#;
+        let meta = br#"{"instance-id":"8a1c","local-hostname":"web","public-keys":{"0":"ssh-rsa A","1":"ssh-rsa B"}}"#;
         assert_eq!(files, [meta.to_vec(), b"#cloud-config\n".to_vec(), network]);
     }
 
@@ -148,7 +159,7 @@ mod tests {
         let names = ["meta_data.json", "user_data", "network_data.json"];
         let names = names.map(|name| format!("openstack/latest/{name}"));
         let files = read(Layout::ConfigDrive, names.each_ref().map(String::as_str), b"{}");
-        let meta = br#"{"instance_id":"web.default","local_hostname":"web","hostname":"web","uuid":"8a1c"}"#;
+        let meta = br#"{"instance_id":"web.default","local_hostname":"web","hostname":"web","uuid":"8a1c","public_keys":{"0":"ssh-rsa A","1":"ssh-rsa B"}}"#;
         assert_eq!(files, [meta.to_vec(), b"#cloud-config\n".to_vec(), b"{}".to_vec()]);
     }
 }

@@ -290,11 +290,11 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
             Step::Overlay { backing, at: at("qcow2") }
         }
         VolumeSource::CloudInitNoCloud(data) => {
-            let data = projected::seed_data(disk, data, &places.projected)?;
+            let data = projected::seed_data(vm, disk, data, &places.projected)?;
             Step::Seed { layout: SeedLayout::NoCloud, data, at: at("iso") }
         }
         VolumeSource::CloudInitConfigDrive(data) => {
-            let data = projected::seed_data(disk, data, &places.projected)?;
+            let data = projected::seed_data(vm, disk, data, &places.projected)?;
             Step::Seed { layout: SeedLayout::ConfigDrive, data, at: at("iso") }
         }
         VolumeSource::Projected(volume) => {
@@ -439,6 +439,7 @@ fn make(
                 hostname: vm.hostname(),
                 user_data: &data.user,
                 network_data: data.network.as_deref(),
+                public_keys: &data.keys,
             };
             cloud_init::write(&at, &data)
                 .map_err(|source| StorageError::CloudInit { field: field.clone(), source })?;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use vireo_api::names::{network_data_secret, projected_files, user_data_secret};
+use vireo_api::names::{access_credential, network_data_secret, projected_files, user_data_secret};
 use vireo_api::spec::{
-    CloudInit, CloudInitData, Disk, Field, ObjectKind, ObjectSource, Projected, ProjectedSource, Vm,
-    VolumeSource,
+    AccessCredential, CloudInit, CloudInitData, Disk, Field, ObjectKind, ObjectSource, Projected,
+    ProjectedSource, Vm, VolumeSource,
 };
 use vireo_client::Kind;
 
@@ -53,6 +53,9 @@ pub enum ProjectedError {
         /// Why.
         source: CredentialsError,
     },
+    /// An entry of an object is not text.
+    #[error("the entry {0} is not UTF-8")]
+    NotText(String),
     /// Answer files lack the one that is read.
     #[error("there is no {}", ANSWERS.join(" or "))]
     NoAnswers,
@@ -126,7 +129,35 @@ pub struct Projection {
 
 /// The directories of projected files that a VM starts with.
 pub fn projections(vm: &Vm) -> Vec<Projection> {
-    vm.fixed_disks().flat_map(of_disk).collect()
+    vm.fixed_disks().flat_map(of_disk).chain(vm.access_credentials().iter().map(of_credential)).collect()
+}
+
+/// The directory of an access credential.
+pub(crate) fn of_credential(credential: &AccessCredential) -> Projection {
+    Projection {
+        directory: access_credential(credential.index()),
+        field: credential.field().clone(),
+        source: ProjectedSource::Object(ObjectSource {
+            kind: ObjectKind::Secret,
+            name: credential.secret().to_owned(),
+            optional: false,
+        }),
+    }
+}
+
+/// The public SSH keys in the entries of a Secret: one a line.
+///
+/// # Errors
+/// Names an entry that is not text.
+pub(crate) fn ssh_keys(files: &[File]) -> Result<Vec<String>, ProjectedError> {
+    let mut keys = Vec::new();
+    for file in files {
+        let text = std::str::from_utf8(&file.content);
+        let text = text.map_err(|_| ProjectedError::NotText(file.path.clone()))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        keys.extend(lines.map(str::to_owned));
+    }
+    Ok(keys)
 }
 
 fn of_disk(disk: &Disk) -> Vec<Projection> {
@@ -184,6 +215,7 @@ pub(super) fn files(
 pub(super) struct SeedData {
     pub(super) user: Vec<u8>,
     pub(super) network: Option<Vec<u8>>,
+    pub(super) keys: Vec<String>,
 }
 
 impl std::fmt::Debug for SeedData {
@@ -198,6 +230,7 @@ impl std::fmt::Debug for SeedData {
 /// # Errors
 /// Names the member of the source whose Secret lacks it.
 pub(super) fn seed_data(
+    vm: &Vm,
     disk: &Disk,
     data: &CloudInit,
     all: &ProjectedFiles,
@@ -215,7 +248,13 @@ pub(super) fn seed_data(
     };
     let user = read(data.user_data(), user_data_secret(name), &USER_DATA);
     let network = read(data.network_data(), network_data_secret(name), &NETWORK_DATA);
+    let mut keys = Vec::new();
+    for credential in vm.access_credentials().iter().filter(|one| one.method().is_in(disk.source())) {
+        let files = all.get(&access_credential(credential.index())).map(Vec::as_slice).unwrap_or_default();
+        keys.extend(ssh_keys(files).map_err(|error| error.at(credential.field().clone()))?);
+    }
     Ok(SeedData {
+        keys,
         user: user.map_err(|error| error.at(field.at("secretRef")))?.unwrap_or_default(),
         network: network.map_err(|error| error.at(field.at("networkDataSecretRef")))?,
     })
@@ -296,14 +335,47 @@ mod tests {
         let VolumeSource::CloudInitNoCloud(data) = disk.source() else { panic!("{vm:?}") };
         let with = |keys: &[&str]| {
             let files = keys.iter().map(|key| File::new(*key, *key)).collect();
-            seed_data(disk, data, &ProjectedFiles::from([(user_data_secret("seed"), files)]))
+            seed_data(&vm, disk, data, &ProjectedFiles::from([(user_data_secret("seed"), files)]))
         };
-        let taken = |user: &str| SeedData { user: user.into(), network: Some(b"net".to_vec()) };
+        let taken =
+            |user: &str| SeedData { user: user.into(), network: Some(b"net".to_vec()), keys: Vec::new() };
         assert_eq!(with(&["userData", "userdata"]).unwrap(), taken("userdata"));
         assert_eq!(with(&["other", "userData"]).unwrap(), taken("userData"));
         let error = with(&["other"]).unwrap_err();
         assert_eq!(error.field().unwrap().as_str(), "spec.volumes[0].cloudInitNoCloud.secretRef");
         assert_eq!(cause(&error), "the Secret s has no key userdata or userData");
+    }
+
+    #[test]
+    fn metadata_has_the_keys_of_its_kind() {
+        let vm = vm("[{name: seed, cloudInitNoCloud: {userData: x}}, \
+             {name: drive, cloudInitConfigDrive: {userData: x}}], accessCredentials: [\
+             {sshPublicKey: {source: {secret: {secretName: a}}, propagationMethod: {configDrive: {}}}}, \
+             {sshPublicKey: {source: {secret: {secretName: b}}, propagationMethod: {noCloud: {}}}}, \
+             {userPassword: {source: {secret: {secretName: c}}, propagationMethod: {qemuGuestAgent: {}}}}]");
+        let names: Vec<_> = projections(&vm).into_iter().map(|one| one.field.to_string()).collect();
+        let of = |index: usize, kind: &str| format!("spec.accessCredentials[{index}].{kind}.source.secret");
+        assert_eq!(names, [of(0, "sshPublicKey"), of(1, "sshPublicKey"), of(2, "userPassword")]);
+        let secret = |index, content: &[u8]| (access_credential(index), vec![File::new("key", content)]);
+        let mut all = ProjectedFiles::from([
+            secret(0, b"ssh-rsa A\n\n# comment\n ssh-rsa B \n"),
+            secret(1, b"ssh-rsa C"),
+            secret(2, b"password"),
+        ]);
+        let keys = |all: &ProjectedFiles| {
+            let of_disk = |disk: &Disk| match disk.source() {
+                VolumeSource::CloudInitNoCloud(data) | VolumeSource::CloudInitConfigDrive(data) => {
+                    Ok(seed_data(&vm, disk, data, all)?.keys)
+                }
+                _ => panic!("{disk:?}"),
+            };
+            vm.fixed_disks().map(of_disk).collect::<Result<Vec<_>, StorageError>>()
+        };
+        assert_eq!(keys(&all).unwrap(), [vec!["ssh-rsa C"], vec!["ssh-rsa A", "ssh-rsa B"]]);
+        all.extend([secret(1, &[0xff])]);
+        let error = keys(&all).unwrap_err();
+        assert_eq!(error.field().unwrap().as_str(), of(1, "sshPublicKey"));
+        assert_eq!(cause(&error), "the entry key is not UTF-8");
     }
 
     fn cause(error: &StorageError) -> String {

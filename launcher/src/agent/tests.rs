@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use vireo_proto::launcher::SetCredentialsRequest;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex, split,
 };
@@ -189,6 +190,44 @@ fn runs(command: &str, ended: Value) -> Option<Vec<u8>> {
         "guest-exec-status" => ended,
         _ => json!({}),
     })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_refuses_for_one_user_is_set_for_the_next() {
+    let keys = |user: &str| AuthorizedKeys { user: user.to_owned(), keys: vec!["ssh-rsa A".to_owned()] };
+    let password = UserPassword { user: "bob".to_owned(), password: b"x".to_vec() };
+    let request = || SetCredentialsRequest {
+        authorized_keys: vec![keys("ada"), keys("bob")],
+        passwords: vec![password.clone()],
+    };
+    let done: Manner = |_| returned(&json!({"keys": ["ssh-rsa B"]}));
+    let old: Manner = |command| match command {
+        "guest-set-user-password" => returned(&json!({})),
+        _ => Some(b"{\"error\": {\"desc\": \"no such\\u001b user\"}}\n".to_vec()),
+    };
+    let wrong: Manner = |_| returned(&json!({"keys": 7}));
+    let why = "the guest agent returned an error: no such user";
+    let refused =
+        |user: &str| format!("cannot set the SSH keys of the user {user:?}: {why}");
+    let unread = "cannot set the SSH keys of the user \"ada\": the guest agent's answer cannot be read";
+    for (manner, expected) in [
+        (done, None),
+        (old, Some(format!("{}; {}", refused("ada"), refused("bob")))),
+        (wrong, Some(format!("{unread}; {}", unread.replace("ada", "bob")))),
+    ] {
+        let scene = scene(manner);
+        let offline = scene.client.set_credentials(request()).await.unwrap_err();
+        assert_eq!(offline.detail, "VMI does not have guest agent connected");
+        scene.open.send_replace(true);
+        let set = scene.client.set_credentials(request()).await;
+        assert_eq!(set.err().map(|fault| fault.detail), expected);
+        scene.guest.abort();
+    }
+    let scene = scene(|_| None);
+    scene.open.send_replace(true);
+    let set = timeout(REQUEST_TIMEOUT, scene.client.set_credentials(request())).await;
+    assert!(set.expect("an agent that is silent is not asked again").is_err());
+    scene.guest.abort();
 }
 
 /// Those who have left are not answered, so that the next in the queue need not wait for an agent that is slow.

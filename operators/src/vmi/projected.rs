@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
     VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use vireo_api::names::{network_data_secret, projected_files, user_data_secret};
+use vireo_api::names::{access_credential, network_data_secret, projected_files, user_data_secret};
 use vireo_api::v1::{self, CloudInitSource, VirtualMachineInstance};
 
 /// Seconds that a token is valid. With exactly as many as Kubernetes' own admission asks for, API servers accept the token
@@ -26,7 +26,7 @@ pub(super) fn service_account(vmi: &VirtualMachineInstance) -> &str {
 /// Adds an instance's projected files to its launcher Pod, whose first container is the launcher.
 pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance) {
     let Some(container) = spec.containers.first_mut() else { return };
-    let all = vmi.spec.volumes.iter().flat_map(volumes);
+    let all = vmi.spec.volumes.iter().flat_map(volumes).chain(credentials(vmi));
     for (number, (directory, volume)) in all.enumerate() {
         // The name of the instance's volume may be one of the Pod's other volumes.
         let name = format!("projected-{number}");
@@ -47,6 +47,15 @@ fn volumes(volume: &v1::Volume) -> Vec<(String, Volume)> {
     let secrets = cloud_init.flat_map(|source| secrets(name, source));
     let files = files(volume).map(|volume| (projected_files(name), volume));
     files.into_iter().chain(secrets).collect()
+}
+
+/// The Secrets of the access credentials of an instance.
+fn credentials(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (String, Volume)> {
+    vmi.spec.access_credentials.iter().enumerate().filter_map(|(index, credential)| {
+        let of_key = credential.ssh_public_key.as_ref().map(|key| &key.source);
+        let source = of_key.or_else(|| Some(&credential.user_password.as_ref()?.source))?;
+        Some((access_credential(index), secret(&source.secret.as_ref()?.secret_name, None)))
+    })
 }
 
 fn secrets(name: &str, source: &CloudInitSource) -> impl Iterator<Item = (String, Volume)> {
@@ -216,6 +225,23 @@ mod tests {
         let below = "/var/run/kubevirt-private/projected";
         let expected = ["user-data/seed", "network-data/seed", "network-data/drive"];
         assert_eq!(paths, expected.map(|path| format!("{below}/{path}")));
+    }
+
+    #[test]
+    fn access_credentials_are_mounted_by_their_numbers() {
+        let source = json!({"source": {"secret": {"secretName": "keys"}}});
+        let vmi =
+            json!({"spec": {"accessCredentials": [{"sshPublicKey": source}, {"userPassword": source}]}});
+        let vmi = serde_json::from_value(vmi).unwrap();
+        let mut spec = PodSpec { containers: vec![Container::default()], ..PodSpec::default() };
+        add(&mut spec, &vmi);
+        let pod = json!(spec);
+        for (number, name) in ["projected-0", "projected-1"].iter().enumerate() {
+            assert_eq!(pod["volumes"][number], json!({"name": name, "secret": {"secretName": "keys"}}));
+            let mount = &pod["containers"][0]["volumeMounts"][number];
+            let path = format!("/var/run/kubevirt-private/projected/access-credentials/{number}");
+            assert_eq!(mount, &json!({"name": name, "mountPath": path, "readOnly": true}));
+        }
     }
 
     #[test]

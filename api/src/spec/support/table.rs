@@ -15,12 +15,12 @@ macro_rules! sections {
 
 sections! {
     "Access credentials" {
-        Refused "accessCredentials[].sshPublicKey.propagationMethod.configDrive", "keys and passwords of Secrets are not put into guests yet";
-        Refused "accessCredentials[].sshPublicKey.propagationMethod.noCloud", "keys and passwords of Secrets are not put into guests yet";
-        Refused "accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent.users[]", "keys and passwords of Secrets are not put into guests yet";
-        Refused "accessCredentials[].sshPublicKey.source.secret.secretName", "keys and passwords of Secrets are not put into guests yet";
-        Refused "accessCredentials[].userPassword.propagationMethod.qemuGuestAgent", "keys and passwords of Secrets are not put into guests yet";
-        Refused "accessCredentials[].userPassword.source.secret.secretName", "keys and passwords of Secrets are not put into guests yet";
+        Both "accessCredentials[].sshPublicKey.propagationMethod.configDrive", "when the VMI starts";
+        Both "accessCredentials[].sshPublicKey.propagationMethod.noCloud", "when the VMI starts";
+        Both "accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent.users[]", "follows the Secret; needs an agent with `guest-ssh-*`; other keys of the user are kept";
+        Both "accessCredentials[].sshPublicKey.source.secret.secretName", "";
+        Both "accessCredentials[].userPassword.propagationMethod.qemuGuestAgent", "follows the Secret";
+        Both "accessCredentials[].userPassword.source.secret.secretName", "";
     }
     "Devices" {
         Both "domain.devices.autoattachGraphicsDevice", "";

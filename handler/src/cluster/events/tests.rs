@@ -136,3 +136,27 @@ fn a_failing_probe_is_reported_at_first_and_when_its_cause_changes() {
         assert_eq!(reasons(&was, None, now), actual, "{was:?}");
     }
 }
+
+#[test]
+fn what_becomes_of_credentials_is_reported_once() {
+    let with = |status: &str, message: &str| {
+        let mut vmi = vmi("Running");
+        vmi.status.conditions = vec![Condition {
+            r#type: ACCESS_CREDENTIALS.to_owned(),
+            status: status.to_owned(),
+            message: message.to_owned(),
+            ..Condition::default()
+        }];
+        vmi
+    };
+    let (failed, done) = (with("False", "Guest agent is offline"), with("True", ""));
+    let event = |was: &VirtualMachineInstance, now| {
+        let events = events(&was.status, None, now);
+        events.into_iter().map(|event| (event.reason.as_str(), event.message)).collect::<Vec<_>>()
+    };
+    let text = "Access credentials sync failed: Guest agent is offline".to_owned();
+    assert_eq!(event(&vmi("Running"), &failed), [("AccessCredentialsSyncFailed", text)]);
+    let text = "Access credentials sync successful.".to_owned();
+    assert_eq!(event(&failed, &done), [("AccessCredentialsSyncSuccess", text)]);
+    assert_eq!(event(&done, &done), []);
+}

@@ -13,6 +13,7 @@ pub(super) fn facts(phase: Phase) -> Facts<'static> {
         vm: None,
         state: None,
         readiness: None,
+        credentials: None,
         attachments: None,
         addresses: Vec::new(),
         bridged: &NO_BRIDGED,
@@ -26,6 +27,23 @@ pub(super) fn facts(phase: Phase) -> Facts<'static> {
 
 fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+#[test]
+fn credentials_are_as_last_known() {
+    let with = |before: &Status, credentials: Option<&Result<(), String>>| {
+        next(before, &Facts { credentials, ..facts(Phase::Running) })
+    };
+    let before = with(&Status::default(), None);
+    assert_eq!(condition(&before, ACCESS_CREDENTIALS), None, "none are set by the agent");
+    let failed = with(&before, Some(&Err("Guest agent is offline".to_owned())));
+    let has = |status: &Status| {
+        let one = condition(status, ACCESS_CREDENTIALS).unwrap();
+        (one.status.clone(), one.message.clone())
+    };
+    assert_eq!(has(&failed), ("False".to_owned(), "Guest agent is offline".to_owned()));
+    assert_eq!(has(&with(&failed, None)).0, "False", "another handler does not know yet");
+    assert_eq!(has(&with(&failed, Some(&Ok(())))), ("True".to_owned(), String::new()));
 }
 
 #[test]
