@@ -117,7 +117,7 @@ fn has_ipv6(standalone: &Standalone<'_>, guest: &mut Login<'_>) -> Result<(), Ho
     server.signal(SIGKILL)?;
     // A server on all addresses of the host, at a port that is not opened. The host itself reaches it.
     let serve = ["httpd", "-f", "-p", "8076", "-h", &served];
-    let mut server = standalone.host.command(&busybox).args(serve).spawn()?;
+    let server = standalone.host.command(&busybox).args(serve).spawn()?;
     let itself =
         format!("for i in $(seq 50); do {get} | {busybox} nc -w 2 {host} 8076 && break; sleep 0.1; done");
     assert!(standalone.host.shell(&itself).run()?.ok().contains("from the host"));

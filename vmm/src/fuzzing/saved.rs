@@ -1,15 +1,12 @@
 //! Entry point to saved VMs.
 
 use std::fs::File;
-use std::io;
 use std::sync::Arc;
 
-use vmm_sys_util::eventfd::EventFd;
-
 use super::drives::ram;
+use super::fakes::{Bells, Lines, Router};
 use crate::bus::Bus;
 use crate::config::ThreadHook;
-use crate::irq::{Doorbells, IrqLine, IrqPins, MsiMessage, MsiRouter, MsiVector};
 use crate::legacy::{PowerManagement, ResetControl};
 use crate::memory::RamRange;
 use crate::pci::Root;
@@ -17,58 +14,6 @@ use crate::serial::Uart;
 use crate::state::{AnySection, SavedVm};
 use crate::virtio::rng::Rng;
 use crate::virtio::{DeviceContext, PciDevice};
-
-/// Takes every interrupt and delivers none.
-struct Nothing(EventFd);
-
-fn nothing() -> Nothing {
-    Nothing(EventFd::new(libc::EFD_NONBLOCK).expect("an eventfd"))
-}
-
-impl IrqLine for Nothing {
-    fn pulse(&self) -> io::Result<()> {
-        Ok(())
-    }
-    fn set_level(&self, _high: bool) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl IrqPins for Nothing {
-    fn set_level(&self, _gsi: u32, _high: bool) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MsiVector for Nothing {
-    fn route(&self, _message: MsiMessage) -> io::Result<()> {
-        Ok(())
-    }
-    fn mask(&self) -> io::Result<()> {
-        Ok(())
-    }
-    fn trigger(&self) -> io::Result<()> {
-        Ok(())
-    }
-    fn eventfd(&self) -> &EventFd {
-        &self.0
-    }
-}
-
-impl MsiRouter for Nothing {
-    fn allocate(&self) -> io::Result<Arc<dyn MsiVector>> {
-        Ok(Arc::new(nothing()))
-    }
-}
-
-impl Doorbells for Nothing {
-    fn register(&self, _fd: &EventFd, _address: u64) -> io::Result<()> {
-        Ok(())
-    }
-    fn unregister(&self, _fd: &EventFd, _address: u64) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// A saved VM: the first byte chooses whether the others are its payload, or the state of a serial port, of other devices on
 /// ports, or of PCI functions, which are then let loose.
@@ -80,12 +25,12 @@ pub fn state(script: &[u8]) {
             let _ = SavedVm::decode(bytes, File::from(fd));
         }
         1 => {
-            let uart = Uart::new(Arc::new(nothing()), Box::new(|_: &[u8]| {})).expect("a serial port");
+            let uart = Uart::new(Arc::new(Lines), Box::new(|_: &[u8]| {})).expect("a serial port");
             load(&uart, bytes);
             super::run(&[0, 0, 0, 0, 5, 0, 0, 2, 0], [(&uart, 8); 2]);
         }
         2 => {
-            load(&PowerManagement::new(Arc::new(nothing()), Arc::default()), bytes);
+            load(&PowerManagement::new(Arc::new(Lines), Arc::default()), bytes);
             load(&ResetControl::new(Arc::default()), bytes);
         }
         _ => functions(bytes),
@@ -104,11 +49,11 @@ fn functions(bytes: &[u8]) {
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let memory = ram();
     let range = [RamRange { start: 0, len: 64 << 10 }];
-    let root = Root::new((&mmio, &pio), &range, Arc::new(nothing())).expect("a bus");
+    let root = Root::new((&mmio, &pio), &range, Arc::new(Lines)).expect("a bus");
     let host = DeviceContext {
         memory,
-        router: Arc::new(nothing()),
-        doorbells: Arc::new(nothing()),
+        router: Arc::new(Router),
+        doorbells: Arc::<Bells>::default(),
         threads: ThreadHook::default(),
     };
     root.add(PciDevice::new(Box::new(Rng), host).expect("a device")).expect("a slot");
