@@ -25,6 +25,7 @@ mod scenarios {
     mod hotplug;
     mod images;
     mod isolation;
+    mod limits;
     pub(crate) mod looking;
     mod many_disks;
     mod metrics;

@@ -417,6 +417,7 @@ fn in_the_guest(guest: &mut Guest<'_>) -> Result<(), HostError> {
     let lease = guest.run("cat /tmp/lease", SOON)?;
     assert!(lease.contains("ip=10.0.2.2/24 router=10.0.2.1"), "{lease}");
     guest.run("ping -c 2 -w 10 10.0.2.1", SOON)?;
+    does_not_spoof(guest)?;
     guest.run("mke2fs /dev/vda >/dev/null 2>&1 && mount -t ext4 /dev/vda /mnt", SOON)?;
     guest.run("head -c 4000000 /dev/urandom >/mnt/f; sha256sum /mnt/f >/tmp/sum; umount /mnt", SOON)?;
     guest.run("mount -t ext4 /dev/vda /mnt && sha256sum -c /tmp/sum && umount /mnt", SOON)?;
@@ -429,6 +430,19 @@ fn in_the_guest(guest: &mut Guest<'_>) -> Result<(), HostError> {
     guest.run("mke2fs /dev/sda >/dev/null 2>&1 && mount -t ext4 /dev/sda /mnt", SOON)?;
     guest.run("head -c 4000000 /dev/urandom >/mnt/f; sha256sum /mnt/f >/tmp/sum; umount /mnt", SOON)?;
     guest.run("mount -t ext4 /dev/sda /mnt && sha256sum -c /tmp/sum && umount /mnt", SOON)?;
+    Ok(())
+}
+
+/// With an address that is not its own, the guest is alone.
+fn does_not_spoof(guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let address = "ip addr add 10.0.2.77/24 dev eth0 && ! ping -c 1 -W 3 -I 10.0.2.77 10.0.2.1";
+    guest.run(&format!("{address} && ip addr del 10.0.2.77/24 dev eth0"), SOON)?;
+    guest.run("cat /sys/class/net/eth0/address >/tmp/mac", SOON)?;
+    let take =
+        |mac: &str| format!("ip link set eth0 down; ip link set eth0 address {mac}; ip link set eth0 up");
+    guest.run(&format!("{}; ! ping -c 1 -W 3 10.0.2.1", take("02:00:00:00:00:99")), SOON)?;
+    guest.run(&format!("{}; ip route add default via 10.0.2.1", take("$(cat /tmp/mac)")), SOON)?;
+    guest.run("ping -c 1 -w 10 10.0.2.1", SOON)?;
     Ok(())
 }
 

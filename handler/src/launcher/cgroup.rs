@@ -158,11 +158,19 @@ impl Cgroups {
     /// # Errors
     /// When something still runs in one.
     pub fn remove(&self, uid: Uuid, others: Vec<PathBuf>) -> io::Result<()> {
-        let name = uid.to_string();
-        let others = others.into_iter().filter(|path| path.file_name().is_some_and(|last| *last == *name));
-        let all: BTreeSet<PathBuf> = self.paths(uid).into_iter().chain(others).collect();
-        all.iter().try_for_each(|path| remove(path))
+        remove_all(uid, self.paths(uid).into_iter().chain(others))
     }
+}
+
+/// Removes those cgroups that are named after a launcher, and kills what is left in them. Blocks, as [`Cgroups::remove`].
+///
+/// # Errors
+/// When something still runs in one.
+pub fn remove_all(uid: Uuid, paths: impl IntoIterator<Item = PathBuf>) -> io::Result<()> {
+    let name = uid.to_string();
+    let paths = paths.into_iter().filter(|path| path.file_name().is_some_and(|last| *last == *name));
+    let all: BTreeSet<PathBuf> = paths.collect();
+    all.iter().try_for_each(|path| remove(path))
 }
 
 /// How many processes of a launcher the kernel killed because they had reached its limit of memory.

@@ -67,8 +67,8 @@ add rule inet vireo postrouting_ipv6 ip6 saddr @guests_ipv6 ip6 daddr != @guests
     )
 }
 
-/// What comes from guests, and from nowhere else, is filtered: the host answers pings and neighbours, name servers that
-/// guests are given by DHCP where they are on the host itself, and the ports that its administrator opens.
+/// The filter of what comes from guests. They reach by pings and neighbour discovery the host itself, the name servers that
+/// DHCP gives them where these are on the host, and the ports that its administrator opens.
 ///
 /// Of two handlers of one host, the one that applied these rules last decides.
 pub fn filter_rules(access: &GuestAccess, resolvers: &[IpAddr]) -> String {

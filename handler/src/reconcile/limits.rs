@@ -9,6 +9,7 @@ use vireo_api::spec::Vm;
 use super::act::{Done, run_blocking, sync_error};
 use super::reconciler::VmiReconciler;
 use super::status::{SyncError, note_limits};
+use crate::devices::check_kvm;
 use crate::launcher::cgroup::limits::Limits;
 use crate::launcher::cgroup::{self, CgroupError, Cgroups};
 use crate::launcher::link::chain;
@@ -60,7 +61,7 @@ impl VmiReconciler {
     /// Makes the cgroups of the launcher. A VMI whose limits are not in force says so.
     pub(super) async fn make_cgroups(&mut self, vm: &Vm) -> Result<Vec<PathBuf>, SyncError> {
         let (node, record) = (Arc::clone(&self.node), self.known()?);
-        let limits = Limits::of(vm, node.settings.hypervisor);
+        let limits = self.limits(vm);
         let (paths, done) = run_blocking("FailedLauncher", move || {
             Ok(match (&node.cgroups, node.settings.cgroups) {
                 (Some(cgroups), _) => make(cgroups, &record.dir, record.uid, &limits),
@@ -101,7 +102,11 @@ impl VmiReconciler {
             return None;
         }
         let vm = record.vm().ok()?;
-        Some(Limits::of(&vm, self.node.settings.hypervisor).memory >> 20)
+        Some(self.limits(&vm).memory >> 20)
+    }
+
+    fn limits(&self, vm: &Vm) -> Limits {
+        Limits::of(vm, self.node.settings.hypervisor, check_kvm().is_ok())
     }
 
     /// Removes the cgroups of a launcher that is gone and kills the processes left in them. The VMI's resources are
@@ -111,7 +116,10 @@ impl VmiReconciler {
         let node = Arc::clone(&self.node);
         run_blocking("FailedKill", move || {
             let others = recorded(&record.dir);
-            let removed = node.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.remove(record.uid, others));
+            let removed = match &node.cgroups {
+                Some(cgroups) => cgroups.remove(record.uid, others),
+                None => cgroup::remove_all(record.uid, others),
+            };
             removed.map_err(sync_error("FailedKill"))
         })
         .await

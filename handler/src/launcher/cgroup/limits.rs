@@ -7,6 +7,8 @@ const MIB: u64 = 1 << 20;
 const MONITOR: u64 = 32 * MIB;
 /// QEMU takes some 80 MiB, and its launcher 6 MiB.
 const QEMU: u64 = 160 * MIB;
+/// What QEMU takes for code that it has translated, where it has no KVM: at most, by its default.
+const TRANSLATED: u64 = 1024 * MIB;
 /// What a display and its viewers take: frames of each viewer, and what is encoded of them.
 const DISPLAY: u64 = 128 * MIB;
 /// Stacks and buffers of a vCPU and of its queues.
@@ -34,7 +36,7 @@ pub struct Limits {
 impl Limits {
     /// Those of a VM: what `resources.limits` allows the guest, and what its hypervisor takes beside that. Without a limit
     /// of memory, a launcher has its guest's and 1 GiB, so that no guest makes it take the node's.
-    pub fn of(vm: &Vm, default: HypervisorChoice) -> Self {
+    pub fn of(vm: &Vm, default: HypervisorChoice, has_kvm: bool) -> Self {
         let (guest, resources) = (vm.memory().guest().get(), vm.resources());
         let vcpus = u64::from(vm.cpu().count());
         let is_native = match vm.hypervisor() {
@@ -42,12 +44,15 @@ impl Limits {
             chosen => chosen == HypervisorChoice::Native,
         };
         let hypervisor = if is_native { MONITOR } else { QEMU };
+        let translated = if is_native || has_kvm { 0 } else { TRANSLATED };
         let display = if vm.video().is_some() { DISPLAY } else { 0 };
         let beside = match resources.memory_limit() {
             Some(_) => hypervisor + display,
             None => UNLIMITED,
         };
-        let overhead = beside.saturating_add(VCPU.saturating_mul(vcpus)).saturating_add(guest / PAGE_TABLES);
+        let overhead = (beside + translated)
+            .saturating_add(VCPU.saturating_mul(vcpus))
+            .saturating_add(guest / PAGE_TABLES);
         let allowed = resources.memory_limit().map_or(guest, |limit| limit.get());
         Self {
             memory: allowed.saturating_add(overhead),
@@ -117,7 +122,7 @@ mod tests {
     }
 
     fn limits(domain: &Value, default: HypervisorChoice) -> Limits {
-        Limits::of(&vm(domain), default)
+        Limits::of(&vm(domain), default, true)
     }
 
     #[test]
@@ -129,6 +134,8 @@ mod tests {
         assert_eq!((native.pids, native.cpu, native.cpu_share), (4096, Some(1500), 1500));
         let auto = limits(&domain(false, limited.clone()), HypervisorChoice::Auto);
         assert_eq!(auto.memory, (512 + 160 + 1 + 4) * MIB);
+        let emulated = Limits::of(&vm(&domain(false, limited.clone())), HypervisorChoice::Qemu, false);
+        assert_eq!(emulated.memory, auto.memory + 1024 * MIB);
         let display = limits(&domain(true, limited), HypervisorChoice::Native);
         assert_eq!(display.memory, native.memory + 128 * MIB);
         let free = limits(&domain(true, json!({})), HypervisorChoice::Qemu);

@@ -1,4 +1,4 @@
-//! Guests that do not keep to their addresses: this process has the tap open, and sends what it likes.
+//! Guests that send from addresses that are not theirs. The test has the tap open instead of a monitor.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ const ARP: [u8; 2] = [0x08, 0x06];
 const IPV4: [u8; 2] = [0x08, 0];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// What a guest has in its hands.
+/// A guest, by its tap.
 struct Guest {
     tap: File,
 }
@@ -60,14 +60,14 @@ impl Guest {
         }
     }
 
-    /// Asks for the MAC of an address, as one who has another one.
+    /// Asks for the MAC of an address. The MACs are those of the frame and of the request in it.
     fn ask(&self, (frame, sender): (MacAddr, MacAddr), from: Ipv4Addr, whose: Ipv4Addr) {
         let head = [0, 1, 8, 0, 6, 4, 0, 1];
         let payload = [&head[..], &sender.octets(), &from.octets(), &[0; 6], &whose.octets()].concat();
         self.send([0xff; 6], frame, ARP, &payload);
     }
 
-    /// Who the next answer is for.
+    /// The address that the next answer is for.
     fn answered(&self) -> Ipv4Addr {
         loop {
             let payload = self.receive(ARP);
