@@ -22,19 +22,19 @@ pub mod netns;
 pub mod nft;
 mod owner;
 pub mod tap;
+mod wire;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::info;
 use uuid::Uuid;
 use vireo_api::spec;
 use vireo_vmconfig::MacAddr;
@@ -43,6 +43,7 @@ use address::{AddressError, WIRE_IPV6_PREFIX, WIRE_PREFIX, Wire, WireIpv6};
 use antispoof::{Addresses, Sender};
 use host::GuestAccess;
 use nft::{Forward, NftError};
+use wire::{find_wire, make_namespace, make_wire, unless_foreign, verify_namespace};
 
 /// The guest's tap, in its namespace.
 pub const TAP: &str = "tap0";
@@ -309,62 +310,6 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     in_namespace(&netns::path(&plan.namespace), move || set_up_namespace(&plan, &inside))
 }
 
-/// Makes the namespace with the mark of its VMI, or finds it.
-fn make_namespace(plan: &Plan) -> Result<(), NetworkError> {
-    let mark = plan.mark();
-    let set_mark = move || match mark {
-        Some(mark) => link::with_links(async |links| links.set_alias(LOOPBACK, &mark).await),
-        None => Ok(()),
-    };
-    netns::create(&plan.namespace, set_mark).map_err(|error| match error {
-        NetworkError::Thread(source) => namespace_error("make", plan)(source),
-        other => other,
-    })?;
-    verify_namespace(plan)
-}
-
-/// Fails when a namespace is not the VM's.
-fn verify_namespace(plan: &Plan) -> Result<(), NetworkError> {
-    let (path, Some(mark)) = (netns::path(&plan.namespace), plan.mark()) else { return Ok(()) };
-    let what = format!("the network namespace {}", plan.namespace);
-    in_namespace(&path, move || {
-        link::with_links(async |links| owner::verify(&links, LOOPBACK, &mark, &what).await)
-    })
-}
-
-/// Fails when the host's end of a wire exists and is not the VM's. Returns whether it exists.
-fn find_wire(plan: &Plan) -> Result<bool, NetworkError> {
-    let (name, mark) = (&plan.host_link, plan.mark());
-    link::with_links(async |links| {
-        if !links.exists(name).await? {
-            return Ok(false);
-        }
-        if let Some(mark) = &mark {
-            owner::verify(&links, name, mark, &format!("the interface {name}")).await?;
-        }
-        Ok(true)
-    })
-}
-
-/// Makes the wire in the VM's namespace, where nothing else is, marks it, and moves an end of it to the host. That fails when
-/// the host has an interface of its name.
-fn make_wire(plan: &Plan) -> Result<(), NetworkError> {
-    if find_wire(plan)? {
-        return Ok(());
-    }
-    let host = File::open("/proc/thread-self/ns/net").map_err(namespace_error("enter", plan))?;
-    let (name, mark) = (plan.host_link.clone(), plan.mark());
-    in_namespace(&netns::path(&plan.namespace), move || {
-        link::with_links(async |links| {
-            links.add_veth(&name, POD_INTERFACE).await?;
-            if let Some(mark) = &mark {
-                links.set_alias(&name, mark).await?;
-            }
-            links.move_to(&name, host.as_fd()).await
-        })
-    })
-}
-
 /// Makes the guest's side of a Pod's network, or completes it: the tap behind the interface that the Pod has. Returns
 /// what the Pod has. Blocks; repeatable.
 ///
@@ -480,16 +425,6 @@ pub fn remove(plan: &Plan) -> Result<(), NetworkError> {
         return Ok(());
     }
     netns::remove(&plan.namespace).map_err(namespace_error("remove", plan))
-}
-
-fn unless_foreign<T>(found: Result<T, NetworkError>) -> Result<Option<T>, NetworkError> {
-    match found {
-        Err(error @ NetworkError::Foreign { .. }) => {
-            warn!("{error}");
-            Ok(None)
-        }
-        other => other.map(Some),
-    }
 }
 
 fn namespace_error(verb: &'static str, plan: &Plan) -> impl FnOnce(io::Error) -> NetworkError {

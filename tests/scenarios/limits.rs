@@ -88,10 +88,8 @@ fn limits_are_real(host: &Host, hypervisor: &'static str) -> Result<(), HostErro
     guest.send("dd if=/dev/zero of=/dev/null bs=150M count=1")?;
     let ended = node.wait_for_phase("one", "Failed", BOOT)?;
     assert_eq!(ended["status"]["reason"], "OOMKilled", "{ended:#}");
-    assert!(
-        ended.to_string().contains("the memory limit of its launcher, 419 MiB, was reached"),
-        "{ended:#}"
-    );
+    let message = format!("the memory limit of its launcher, {limit} MiB, was reached");
+    assert!(ended.to_string().contains(&message), "{ended:#}");
     node.delete("one.yaml")?;
     node.wait_until_gone("one")?;
     let left = host.shell(&format!("find /sys/fs/cgroup -name {uid}")).run()?.ok();

@@ -72,18 +72,18 @@ add rule inet vireo postrouting_ipv6 ip6 saddr @guests_ipv6 ip6 daddr != @guests
 ///
 /// Of two handlers of one host, the one that applied these rules last decides.
 pub fn filter_rules(access: &GuestAccess, resolvers: &[IpAddr]) -> String {
-    let mut rules = format!(
+    let mut rules = String::from(
         "add table inet vireo
 add chain inet vireo from_guests
 flush chain inet vireo from_guests
-add chain inet vireo input {{ type filter hook input priority filter; policy accept; }}
+add chain inet vireo input { type filter hook input priority filter; policy accept; }
 flush chain inet vireo input
-add chain inet vireo forward {{ type filter hook forward priority filter; policy accept; }}
+add chain inet vireo forward { type filter hook forward priority filter; policy accept; }
 flush chain inet vireo forward
 add rule inet vireo from_guests ct state established,related accept
 add rule inet vireo from_guests icmp type echo-request accept
 add rule inet vireo from_guests icmpv6 type echo-request accept
-add rule inet vireo from_guests icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 accept
+add rule inet vireo from_guests icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept
 "
     );
     for server in resolvers {

@@ -20,7 +20,7 @@ use crate::state::{StateError, VmiDir, read_json, write_json};
 pub(super) fn node_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let unit = u64::from(info.mem_unit).max(1);
-    u64::try_from(info.totalram).unwrap_or(u64::MAX).saturating_mul(unit)
+    info.totalram.saturating_mul(unit)
 }
 
 /// The cgroups that the launcher of a VMI was given.
