@@ -86,6 +86,12 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about_the(("", resource), name, &[])
     }
 
+    /// The same, and the connection ends with it: the rest of the request is not read.
+    #[must_use]
+    pub(crate) fn closing(self) -> Self {
+        Self { closes: true, ..self }
+    }
+
     /// 429: not now; the client may try again later.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)

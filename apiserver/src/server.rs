@@ -27,6 +27,8 @@ use unauthenticated::{ConnectionSlot, Connections};
 
 /// How long a client may take to agree on TLS, and to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The largest head of a request. Unauthenticated clients send them, too.
+const MAX_HEAD: usize = 64 << 10;
 /// How soon it is tried again when no connection can be taken, as when no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -104,6 +106,7 @@ async fn connection(
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
         .await

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::ApiError;
 use crate::patch::Kind;
@@ -16,6 +17,16 @@ use crate::patch::Kind;
 pub const LIMIT: usize = 3 << 20;
 /// How long a body may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What each body may have beside [`LARGE`]: most objects are smaller, and are taken however many large ones there are.
+const SMALL: usize = 64 << 10;
+/// Bytes that all bodies being read may have beyond that.
+static LARGE: Semaphore = Semaphore::const_new(128 << 20);
+
+/// A body that was read, with its part of [`LARGE`].
+struct Counted {
+    bytes: Vec<u8>,
+    _part: Option<SemaphorePermit<'static>>,
+}
 
 /// The media type, without parameters.
 fn media_type(request: &Request) -> String {
@@ -23,19 +34,43 @@ fn media_type(request: &Request) -> String {
     value.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-async fn bytes(request: Request) -> Result<Bytes, ApiError> {
+async fn bytes(request: Request) -> Result<Counted, ApiError> {
     let body = request.into_body();
     // Before it is read, so that a client that waits for `100 Continue` need not send it.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(ApiError::too_large(LIMIT));
     }
-    let reading = Limited::new(body, LIMIT).collect();
-    match tokio::time::timeout(PATIENCE, reading).await {
+    match tokio::time::timeout(PATIENCE, collect(body, &LARGE)).await {
         Err(_) => Err(ApiError::too_slow()),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(LIMIT)),
-        Ok(Err(error)) => Err(ApiError::bad_request(format!("the body broke off: {error}"))),
+        Ok(read) => read,
     }
+}
+
+async fn collect(body: Body, large: &'static Semaphore) -> Result<Counted, ApiError> {
+    let mut body = Limited::new(body, LIMIT);
+    let (mut bytes, mut part) = (Vec::new(), None::<SemaphorePermit<'static>>);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => ApiError::too_large(LIMIT),
+            false => ApiError::bad_request(format!("the body broke off: {error}")),
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        bytes.extend_from_slice(&data);
+        let counted = part.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let more = bytes.len().saturating_sub(SMALL).saturating_sub(counted);
+        if more == 0 {
+            continue;
+        }
+        let more = u32::try_from(more).ok().and_then(|more| large.try_acquire_many(more).ok());
+        let more = more.ok_or_else(|| {
+            ApiError::too_many_requests("too many large requests: try again later").closing()
+        })?;
+        match &mut part {
+            Some(part) => part.merge(more),
+            None => part = Some(more),
+        }
+    }
+    Ok(Counted { bytes, _part: part })
 }
 
 fn json(bytes: &[u8]) -> Result<Value, ApiError> {
@@ -57,14 +92,15 @@ fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
 /// An object. None if the body is empty.
 pub async fn object(request: Request) -> Result<Option<Value>, ApiError> {
     let kind = media_type(&request);
-    let bytes = bytes(request).await?;
+    let body = bytes(request).await?;
+    let bytes = body.bytes.as_slice();
     if bytes.is_empty() {
         return Ok(None);
     }
     let value = match kind.as_str() {
-        "" | "application/json" => json(&bytes)?,
-        "application/yaml" | "application/x-yaml" => yaml(&bytes)?,
-        "application/vnd.kubernetes.protobuf" => super::protobuf::object(&bytes)?,
+        "" | "application/json" => json(bytes)?,
+        "application/yaml" | "application/x-yaml" => yaml(bytes)?,
+        "application/vnd.kubernetes.protobuf" => super::protobuf::object(bytes)?,
         other => {
             return Err(ApiError::unsupported(format!(
                 "the body of the request was in an unknown format: {other}; accepted media types include: application/json, application/yaml"
@@ -90,7 +126,7 @@ pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody
         "application/merge-patch+json" => Kind::Merge,
         "application/strategic-merge-patch+json" if strategic => Kind::Strategic,
         "application/apply-patch+yaml" => {
-            let manifest = yaml(&bytes(request).await?)?;
+            let manifest = yaml(&bytes(request).await?.bytes)?;
             if !manifest.is_object() {
                 return Err(ApiError::bad_request("the body must be an object"));
             }
@@ -103,5 +139,24 @@ pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody
             )));
         }
     };
-    Ok(PatchBody::Change(kind, json(&bytes(request).await?)?))
+    Ok(PatchBody::Change(kind, json(&bytes(request).await?.bytes)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn large_bodies_share_what_there_is_and_small_ones_are_always_taken() {
+        static ROOM: Semaphore = Semaphore::const_new(SMALL);
+        let body = |count: usize| Body::from(vec![b' '; count]);
+        let first = collect(body(2 * SMALL), &ROOM).await.unwrap();
+        assert_eq!(first.bytes.len(), 2 * SMALL);
+        let refused = collect(body(SMALL + 1), &ROOM).await.err().expect("there is no room");
+        assert_eq!(axum::response::IntoResponse::into_response(refused).status(), 429);
+        assert_eq!(collect(body(SMALL), &ROOM).await.unwrap().bytes.len(), SMALL);
+        drop(first);
+        assert!(collect(body(SMALL + 1), &ROOM).await.is_ok(), "the room is given back");
+        assert_eq!(ROOM.available_permits(), SMALL);
+    }
 }
