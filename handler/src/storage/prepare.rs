@@ -214,10 +214,9 @@ impl Places {
         self.holds().join(overlay.file_name().unwrap_or_default()).with_extension("base")
     }
 
-    /// Makes the directories of the disks. That of a Pod is the kubelet's.
-    fn make_directories(&self) -> Result<(), StorageError> {
-        directory(&self.holds())?;
-        directory(&self.disks)
+    /// Makes the VM's own directory of disks. That of a Pod is the kubelet's, which removes it with the Pod.
+    fn make_directory(&self) -> Result<(), StorageError> {
+        directory(&self.holds())
     }
 
     /// The file of an image in the store of the node, by the container or the volume of the launcher Pod for the image.
@@ -363,7 +362,7 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
     let is_bare = steps.is_empty() && kernel.is_none();
     let (made_for, places) = (vm.clone(), places.clone());
     let make = move |job: &JobContext| {
-        places.make_directories()?;
+        places.make_directory()?;
         let make = |(disk, step): (&Disk, Step)| make(&made_for, disk.source_field(), step, (&places, job));
         let disks = made_for.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
         let variables = match made_for.firmware().boot() {
@@ -400,7 +399,7 @@ pub async fn prepare_disk(
     let step = step(vm, disk, places, jobs).await?;
     let (made_for, field, places) = (vm.clone(), disk.source_field().clone(), places.clone());
     let make = move |job: &JobContext| {
-        places.make_directories()?;
+        places.make_directory()?;
         make(&made_for, &field, step, (&places, job))
     };
     jobs.quick.run(vm.identity().namespace(), make).await?

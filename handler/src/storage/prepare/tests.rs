@@ -101,6 +101,8 @@ async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their
         is_prepared: false,
     };
     places.claims.provide("default", "own", 4096).unwrap();
+    assert!(prepare(&vm, &places, &Jobs::default()).await.is_err(), "the kubelet has not made it");
+    fs::create_dir(dir.join("pod")).unwrap();
     let prepared = prepare(&vm, &places, &Jobs::default()).await.unwrap();
     let root = DiskSource::Qcow2 {
         path: dir.join("pod/root.qcow2"),
