@@ -2,6 +2,7 @@
 
 mod chart;
 mod disturbed;
+mod examples;
 mod existing;
 mod guest;
 mod installation;
@@ -163,7 +164,8 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let begun = Instant::now();
     let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
     let images = cluster::images();
-    let guest = installed::images("archive").map_err(HostError::Start)?.join("disk.oci.tar");
+    let made = |target| installed::images(target).map_err(HostError::Start);
+    let (guest, kernel) = (made("archive")?.join("disk.oci.tar"), made("kernel")?.join("kernel-oci"));
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
     let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL + disturbed::limit());
     let builder = builder.file(programs.join("virtctl"));
@@ -182,9 +184,11 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     needs_kvm(&vireo, &cluster)?;
     installation::is_monitored(&vireo)?;
     guest::runs(&vireo)?;
+    examples::run_and_go(&vireo, &kernel)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
     refused::quota(&vireo)?;
+    refused::full_disk(&vireo)?;
     volumes::are_kept(&vireo, volumes::Storage::Node)?;
     state::is_kept(&vireo)?;
     networks::are_attached(&vireo)?;

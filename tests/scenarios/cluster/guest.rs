@@ -204,8 +204,8 @@ fn needs_permissions(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// The node agent is killed, then replaced: the guest goes on.
-fn outlives_its_agent(vireo: &Vireo<'_>, open: Login<'_>, boot: &str) -> Result<(), HostError> {
+/// The node agent is killed, then replaced: the guest goes on, and so does its console.
+fn outlives_its_agent(vireo: &Vireo<'_>, mut open: Login<'_>, boot: &str) -> Result<(), HostError> {
     vireo.step("its node agent is killed");
     let pod = vireo.pod("demo")?["metadata"]["uid"].clone();
     let handler = vireo.processes("virt-handler")?;
@@ -216,10 +216,25 @@ fn outlives_its_agent(vireo: &Vireo<'_>, open: Login<'_>, boot: &str) -> Result<
             pods.first().map(|pod| pod["status"]["containerStatuses"][0].clone()).unwrap_or_default();
         Ok(status["restartCount"] == 1 && status["ready"] == true)
     })?;
-    drop(open);
+    is_connected_again(&mut open, 1, boot)?;
     is_the_same(vireo, &pod, boot)?;
     is_replaced(vireo)?;
+    is_connected_again(&mut open, 2, boot)?;
+    drop(open);
     is_the_same(vireo, &pod, boot)
+}
+
+/// The console that was open when the node agent ended is that of the guest again.
+fn is_connected_again(open: &mut Login<'_>, times: usize, boot: &str) -> Result<(), HostError> {
+    let process = open.monitor();
+    eventually("the console is connected again", STEP, || {
+        if let Some(status) = process.ended()? {
+            panic!("virtctl ended with {status:?}: {}", process.stderr());
+        }
+        Ok(process.stderr().matches("Connected again").count() == times)
+    })?;
+    assert_eq!(open.run(BOOT_ID)?, boot);
+    Ok(())
 }
 
 pub(super) fn is_the_same(vireo: &Vireo<'_>, pod: &serde_json::Value, boot: &str) -> Result<(), HostError> {

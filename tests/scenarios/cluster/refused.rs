@@ -115,3 +115,46 @@ pub(super) fn images(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.ok("delete vmi diskless --timeout=120s");
     vireo.gone("diskless")
 }
+
+/// A node without space for the files of guests: it says so, and the guest starts when there is some.
+pub(super) fn full_disk(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    const STATE: &str = "/var/lib/vireo";
+    vireo.step("the disk of a node is full");
+    // A small one in the place of that which the node shares with this host.
+    vireo.on_node(&format!("mount -t tmpfs -o size=512m tmpfs {STATE}"))?;
+    replace_agent(vireo)?;
+    let filled = vireo.run_on_node(&format!("cat /dev/zero >{STATE}/filler"))?;
+    assert!(filled.stderr.contains("No space left"), "{}", filled.stderr);
+    let image = format!("{GUEST}:latest");
+    vireo.feed("create -f -", &container_disk("homeless", &image, "Never"));
+    eventually("an event says why it does not start", STEP, || {
+        let events = vireo.items("events --field-selector involvedObject.name=homeless,type=Warning")?;
+        let says = |event: &Value| {
+            event["message"].as_str().is_some_and(|text| text.to_lowercase().contains("no space left"))
+        };
+        let said = events.iter().find(|event| says(event));
+        if let Some(event) = said {
+            eprintln!("cluster: homeless: {} {}", event["reason"], event["message"]);
+        }
+        Ok(said.is_some())
+    })?;
+    assert_ne!(vireo.json("get vmi homeless")?["status"]["phase"], "Running");
+    let ready = vireo.items("pods -n kubevirt -l kubevirt.io=virt-handler")?;
+    assert!(ready.iter().all(|pod| condition(pod, "Ready")["status"] == "True"), "{ready:#?}");
+
+    vireo.step("there is space again");
+    vireo.on_node(&format!("rm {STATE}/filler"))?;
+    vireo.phase("homeless", "Running")?;
+    vireo.ok("delete vmi homeless --timeout=120s");
+    vireo.gone("homeless")?;
+    vireo.on_node(&format!("umount {STATE}"))?;
+    replace_agent(vireo)
+}
+
+/// Another node agent, which sees what is mounted on the node now.
+fn replace_agent(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let agents = "-n kubevirt -l kubevirt.io=virt-handler";
+    vireo.ok(&format!("delete pods {agents} --timeout=120s"));
+    vireo.ok("-n kubevirt rollout status daemonset/virt-handler --timeout=120s");
+    Ok(())
+}
