@@ -150,8 +150,10 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
     let load = GuestConfig { arguments: vec!["--load".into(), "/tmp/saved".into()], ..config };
     let started = std::time::Instant::now();
     guest = load.start(host, monitor)?;
+    // What is typed before the VM is there is lost.
+    guest.monitor().wait_for("noise ", LONG)?;
+    eprintln!("loaded: went on after {:.2} s", started.elapsed().as_secs_f32());
     assert_eq!(quiet(&mut guest, "cat /proc/sys/kernel/random/boot_id")?, boot, "it has booted");
-    eprintln!("loaded: answered after {:.2} s", started.elapsed().as_secs_f32());
     wait_for_progress(&mut guest, &before)?;
     let later = self::uptime(&mut guest)?;
     assert!((uptime..uptime + 600.0).contains(&later), "the clock went from {uptime} to {later}");
