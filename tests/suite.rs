@@ -14,6 +14,7 @@ mod scenarios {
     mod disk;
     mod display;
     mod drives;
+    mod ephemeral;
     mod examples;
     mod exit;
     mod firmware;

@@ -214,6 +214,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
         VolumeSource::CloudInitNoCloud(_) => "cloudInitNoCloud",
         VolumeSource::CloudInitConfigDrive(_) => "cloudInitConfigDrive",
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
+        VolumeSource::Ephemeral { .. } => "ephemeral",
         VolumeSource::HostDisk { .. } => "hostDisk",
         VolumeSource::PersistentVolumeClaim { .. } => volume.claim.unwrap_or_default(),
         VolumeSource::Projected(projected) => projected.field(),

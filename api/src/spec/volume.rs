@@ -13,6 +13,7 @@ const LARGEST: Bytes = Bytes::new(16 << 40);
 
 const CLAIM: &str = "persistentVolumeClaim";
 const DATA_VOLUME: &str = "dataVolume";
+const EPHEMERAL: &str = "ephemeral";
 
 /// What a disk is filled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,11 @@ pub enum VolumeSource {
         read_only: bool,
         /// It is attached once the VM runs, and may be detached.
         hotpluggable: bool,
+    },
+    /// A layer of the VM's own over the disk in a claim of its namespace, which is only read.
+    Ephemeral {
+        /// The name of the claim.
+        claim: String,
     },
     /// A raw image that is a file of the node.
     HostDisk {
@@ -113,9 +119,8 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
 }
 
 /// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 4] {
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 3] {
     [
-        ("ephemeral", volume.ephemeral.is_some(), "a claim with a layer of its own"),
         ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
         ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
         ("containerPath", volume.container_path.is_some(), "a shared directory of the launcher"),
@@ -136,6 +141,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.service_account.is_some(),
         volume.downward_api.is_some(),
         volume.sysprep.is_some(),
+        volume.ephemeral.is_some(),
     ];
     let given = available.iter().filter(|there| **there).count()
         + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
@@ -158,7 +164,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
                 format!(
                     "{what} is not available yet: use containerDisk, cloudInitNoCloud, cloudInitConfigDrive, \
                      emptyDisk, hostDisk, persistentVolumeClaim, dataVolume, configMap, secret, downwardAPI, \
-                     serviceAccount or sysprep"
+                     serviceAccount, sysprep or ephemeral"
                 ),
             );
         }
@@ -186,6 +192,9 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         let (claim, field) = (VolumeClaim::from(&**source), at.at(DATA_VOLUME).at("name"));
         return persistent_volume_claim(claim, &field, "name the DataVolume", found);
     }
+    if let Some(ephemeral) = &volume.ephemeral {
+        return self::ephemeral(ephemeral, &at.at(EPHEMERAL).at(CLAIM), found);
+    }
     if let Some(disk) = &volume.host_disk {
         return host_disk(disk, &at.at("hostDisk"), found);
     }
@@ -193,7 +202,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
 }
 
 fn persistent_volume_claim(
-    VolumeClaim { name, read_only, hotpluggable }: VolumeClaim<'_>,
+    VolumeClaim { name, read_only, hotpluggable, is_backing: _ }: VolumeClaim<'_>,
     field: &Field,
     required: &str,
     found: &mut Findings,
@@ -206,6 +215,21 @@ fn persistent_volume_claim(
         return Some(VolumeSource::PersistentVolumeClaim { name: name.to_owned(), read_only, hotpluggable });
     }
     None
+}
+
+/// `readOnly` is about how the claim is mounted: no VM writes to it.
+fn ephemeral(source: &v1::EphemeralVolumeSource, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
+    let Some(claim) = &source.persistent_volume_claim else {
+        found.required_value(at, "name the claim that the layer is over");
+        return None;
+    };
+    let hotpluggable = at.at("hotpluggable");
+    if claim.hotpluggable.is_some() {
+        found.not_supported(&hotpluggable, "a volume of this kind is there from the start: remove this field");
+    }
+    let name = VolumeClaim::from(claim).name;
+    let name = super::projected::name((name, &at.at("claimName")), "claim", found);
+    (!name.is_empty()).then_some(VolumeSource::Ephemeral { claim: name })
 }
 
 fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findings) -> Option<VolumeSource> {

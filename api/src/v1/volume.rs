@@ -213,6 +213,8 @@ pub struct VolumeClaim<'a> {
     pub read_only: bool,
     /// It is attached once the VMI runs, and may be detached.
     pub hotpluggable: bool,
+    /// It is only read: what the VM writes goes to a layer of its own.
+    pub is_backing: bool,
 }
 
 impl<'a> From<&'a ClaimVolumeSource> for VolumeClaim<'a> {
@@ -221,6 +223,7 @@ impl<'a> From<&'a ClaimVolumeSource> for VolumeClaim<'a> {
             name: &source.claim_name,
             read_only: source.read_only == Some(true),
             hotpluggable: source.hotpluggable == Some(true),
+            is_backing: false,
         }
     }
 }
@@ -228,7 +231,12 @@ impl<'a> From<&'a ClaimVolumeSource> for VolumeClaim<'a> {
 impl<'a> From<&'a DataVolumeSource> for VolumeClaim<'a> {
     /// A DataVolume fills the claim of its own name.
     fn from(source: &'a DataVolumeSource) -> Self {
-        Self { name: &source.name, read_only: false, hotpluggable: source.hotpluggable == Some(true) }
+        Self {
+            name: &source.name,
+            read_only: false,
+            hotpluggable: source.hotpluggable == Some(true),
+            is_backing: false,
+        }
     }
 }
 
@@ -237,5 +245,14 @@ impl Volume {
     pub fn claim(&self) -> Option<VolumeClaim<'_>> {
         let claim = self.persistent_volume_claim.as_deref().map(VolumeClaim::from);
         claim.or_else(|| self.data_volume.as_deref().map(VolumeClaim::from))
+    }
+
+    /// The claim whose disk it needs: the one that it is, or the one that it is a layer over.
+    pub fn used_claim(&self) -> Option<VolumeClaim<'_>> {
+        let backing = || {
+            let claim = self.ephemeral.as_deref()?.persistent_volume_claim.as_ref()?;
+            Some(VolumeClaim { hotpluggable: false, is_backing: true, ..VolumeClaim::from(claim) })
+        };
+        self.claim().or_else(backing)
     }
 }

@@ -212,6 +212,10 @@ fn contexts() -> Vec<(&'static str, Value)> {
         ("volumes[].persistentVolumeClaim.hotpluggable", json!({"volumes": [{"emptyDisk": null}]})),
         ("volumes[].persistentVolumeClaim.readOnly", disks(json!({"name": "a", "disk": {"bus": "virtio"}}))),
         ("volumes[].persistentVolumeClaim.readOnly", json!({"volumes": [{"emptyDisk": null}]})),
+        (
+            "volumes[].ephemeral",
+            json!({"volumes": [{"ephemeral": {"persistentVolumeClaim": {"claimName": "c"}}}]}),
+        ),
         ("volumes[].dataVolume", json!({"volumes": [{"dataVolume": {"name": "d"}}]})),
         ("volumes[].dataVolume.hotpluggable", disks(json!({"name": "a", "disk": {"bus": "scsi"}}))),
         ("volumes[].dataVolume.hotpluggable", json!({"volumes": [{"emptyDisk": null}]})),

@@ -17,6 +17,7 @@ fn volumes() {
     let drive = |data: Value| source(json!({"cloudInitConfigDrive": data}));
     let claim = |claim: Value| source(json!({"persistentVolumeClaim": claim}));
     let host = |disk: Value| source(json!({"hostDisk": disk}));
+    let layer = |claim: Value| source(json!({"ephemeral": {"persistentVolumeClaim": claim}}));
     let mut rows = vec![
         (
             json!({"volumes": ["+", {"name": "root", "emptyDisk": {"capacity": "1Gi"}}]}),
@@ -95,6 +96,14 @@ fn volumes() {
         (host(json!({"path": "/a", "type": "DiskOrCreate"})), "[2].hostDisk.capacity", Required),
         (claim(json!({})), "[2].persistentVolumeClaim.claimName", Required),
         (claim(json!({"claimName": "../x"})), "[2].persistentVolumeClaim.claimName", Invalid),
+        (source(json!({"ephemeral": {}})), "[2].ephemeral.persistentVolumeClaim", Required),
+        (layer(json!({})), "[2].ephemeral.persistentVolumeClaim.claimName", Required),
+        (layer(json!({"claimName": "A"})), "[2].ephemeral.persistentVolumeClaim.claimName", Invalid),
+        (
+            layer(json!({"claimName": "a", "hotpluggable": true})),
+            "[2].ephemeral.persistentVolumeClaim.hotpluggable",
+            NotSupported,
+        ),
         (source(json!({"dataVolume": {}})), "[2].dataVolume.name", Required),
         (source(json!({"dataVolume": {"name": "A"}})), "[2].dataVolume.name", Invalid),
         (
@@ -103,7 +112,7 @@ fn volumes() {
             Invalid,
         ),
     ];
-    for name in ["ephemeral", "downwardMetrics", "memoryDump", "containerPath"] {
+    for name in ["downwardMetrics", "memoryDump", "containerPath"] {
         let field: &'static str = format!("[2].{name}").leak();
         rows.push((source(json!({name: {}})), field, NotSupported));
     }

@@ -35,7 +35,7 @@ pub(crate) struct Origin {
 }
 
 /// Files that are in a launcher Pod.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PodFiles {
     /// The launcher.
     pub(crate) pid: i32,
@@ -52,14 +52,7 @@ pub(crate) fn open(request: &LaunchRequest, origin: &Origin) -> io::Result<Vec<N
     // Where there is none, the launcher reports the consequences.
     files.extend(open_device(KVM).map(|device| (KVM.to_owned(), device)));
     for disk in &request.disks {
-        let mounted = match &origin.pod {
-            Some(pod) => pod::open_mounted(disk, pod.pid, &pod.claims)?,
-            None => None,
-        };
-        match mounted {
-            Some(file) => files.push(file),
-            None => files.extend(open_disk(disk, &origin.host_disks)?),
-        }
+        files.extend(open_disk_of(disk, origin)?);
     }
     match request.firmware.as_ref().and_then(|firmware| firmware.boot.as_ref()) {
         Some(Boot::Kernel(boot)) => {
@@ -123,6 +116,29 @@ fn open_interface(interface: &Interface, namespace: &Path, files: &mut Vec<Named
         files.push((router_name(&interface.tap), router));
     }
     Ok(())
+}
+
+/// Opens the files of a disk, which may be in the launcher's Pod. Blocks.
+fn open_disk_of(disk: &Disk, origin: &Origin) -> io::Result<Vec<NamedFile>> {
+    let mounted = |path: &str, write| match &origin.pod {
+        Some(pod) => pod::open_mounted(pod, path, write),
+        None => Ok(None),
+    };
+    let write = !disk.read_only;
+    match disk.source.as_ref().and_then(|source| source.source.as_ref()) {
+        Some(Source::Raw(raw)) => {
+            if let Some(file) = mounted(&raw.path, write)? {
+                return Ok(vec![file]);
+            }
+        }
+        Some(Source::Overlay(overlay)) => {
+            if let Some(backing) = mounted(&overlay.backing_raw_path, false)? {
+                return Ok(vec![open_file(&overlay.path, write)?, backing]);
+            }
+        }
+        Some(Source::Qcow2(_) | Source::NoMedium(_)) | None => {}
+    }
+    open_disk(disk, &origin.host_disks)
 }
 
 /// Opens the files of a disk. Blocks.

@@ -9,8 +9,8 @@ pub(crate) mod projected;
 mod root;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use self::claims::{open_disk as open_claim, open_state};
 pub(crate) use self::host_devices::prepare as prepare_host_devices;
 pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
-use super::files::{named, open_disk};
+use super::files::{PodFiles, named, open_disk};
 use super::process;
 use crate::node::Attachments;
 use crate::state::VmiDir;
@@ -100,18 +100,28 @@ fn link(at: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the disk of a claim in the Pod of the launcher with a process ID. `None` for another disk. Blocks.
+/// Opens the disk of a claim at a path in the Pod of a launcher. `None` for what is not a claim's. Blocks.
 ///
 /// # Errors
 /// When it cannot be opened.
 pub(super) fn open_mounted(
-    disk: &Disk,
-    pid: i32,
-    claims: &ClaimDisks,
+    PodFiles { pid, claims }: &PodFiles,
+    path: &str,
+    write: bool,
 ) -> io::Result<Option<(String, OwnedFd)>> {
-    let Some((path, bytes)) = claim(disk, claims) else { return Ok(None) };
-    let opened = open_claim(&Root::of(pid)?, path, bytes, !disk.read_only).map_err(named(path))?;
+    let Some(bytes) = claims.get(path) else { return Ok(None) };
+    let opened = open_claim(&Root::of(*pid)?, path, *bytes, write).map_err(named(path))?;
     Ok(Some((path.to_owned(), opened)))
+}
+
+/// The size in bytes of the disk of a claim at a path in the Pod of a launcher. Blocks.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(crate) fn disk_size(pod: &PodFiles, path: &str) -> io::Result<u64> {
+    let opened = open_mounted(pod, path, false)?.ok_or(io::ErrorKind::NotFound)?;
+    // Block devices have their size there alone.
+    File::from(opened.1).seek(SeekFrom::End(0))
 }
 
 /// Opens the EFI variables in the Pod of the launcher with a process ID. Blocks.

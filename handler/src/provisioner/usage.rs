@@ -19,7 +19,7 @@ impl ClaimUsers {
         let list = |at: &str| vmi.pointer(at).and_then(Value::as_array).into_iter().flatten();
         let named = |volume: &Value| {
             let volume: Volume = serde_json::from_value(volume.clone()).ok()?;
-            Some(volume.claim()?.name.to_owned())
+            Some(volume.used_claim()?.name.to_owned())
         };
         // An unplugged volume is in use until the guest has released it.
         let plugged = |volume: &Value| {
@@ -47,12 +47,13 @@ mod tests {
     fn a_claim_is_used_by_volumes_and_by_what_is_still_plugged() {
         let vmi = |phase: &str| {
             json!({
-                "spec": {"volumes": [{"name": "a", "emptyDisk": {}}, {"name": "b", "persistentVolumeClaim": {"claimName": "data"}}]},
+                "spec": {"volumes": [{"name": "a", "emptyDisk": {}}, {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
+                    {"name": "l", "ephemeral": {"persistentVolumeClaim": {"claimName": "base"}}}]},
                 "status": {"phase": phase, "volumeStatus": [{"name": "c", "persistentVolumeClaimInfo": {"claimName": "old"}}]},
             })
         };
         let running = ClaimUsers::of(&vmi("Running"));
-        assert!(running.uses("data") && running.uses("old") && !running.uses("a"));
+        assert!(running.uses("data") && running.uses("base") && running.uses("old") && !running.uses("a"));
         assert!(!ClaimUsers::of(&vmi("Succeeded")).uses("data"));
         assert!(!ClaimUsers::of(&json!({})).uses("data"));
     }

@@ -283,6 +283,8 @@ impl VmiReconciler {
         };
         let (pulled, names, claims) =
             pod.map(|pod| (pod.images, pod.image_volumes, pod.claims)).unwrap_or_default();
+        let pod = self.link().ok().filter(|_| self.node.settings.runtime != Runtime::Process);
+        let pod = pod.map(|link| PodFiles { pid: link.pid(), claims: claims.clone() });
         let hotplugged =
             self.node.attachments(&self.key.namespace, record.uid).into_values().flat_map(|pod| pod.disks);
         Ok(Places {
@@ -295,6 +297,7 @@ impl VmiReconciler {
             pulled,
             image_volumes: ImageVolumes { pid: self.link().ok().map(Link::pid), names },
             mounted: claims.into_iter().chain(hotplugged).map(|(path, _)| path).collect(),
+            pod,
             projected: ProjectedFiles::new(),
             pull_secrets: PullSecrets::default(),
             is_prepared: true,

@@ -23,6 +23,8 @@ use super::iso::{self, IsoError};
 use super::projected::{self, ProjectedError, ProjectedFiles, SeedData};
 use super::registry::PullSecret;
 use super::volumes::{self, VolumeError};
+use crate::launcher::files::PodFiles;
+use crate::launcher::pod::disk_size;
 use crate::jobs::{JobContext, JobError, Jobs};
 use crate::launcher::pod::ImageVolume;
 
@@ -166,6 +168,8 @@ enum Step {
     Empty { capacity: u64, at: PathBuf },
     /// A file of the node.
     Host { path: PathBuf, create_with: Option<u64> },
+    /// A layer of the VM's own over what is in a claim, which the kubelet may have mounted at a path in the Pod.
+    Layer { claim: String, mounted: Option<String>, at: PathBuf },
     /// What is in a claim.
     Claim { name: String },
     /// What is in a claim that the kubelet has mounted.
@@ -195,6 +199,8 @@ pub struct Places {
     pub image_volumes: ImageVolumes,
     /// The paths of the disks of claims that the kubelet has mounted in the launcher Pod and in attachment Pods.
     pub mounted: BTreeSet<String>,
+    /// The Pod of the launcher, where the kubelet mounts claims.
+    pub(crate) pod: Option<PodFiles>,
     /// The files that Kubernetes projects from its objects.
     pub projected: ProjectedFiles,
     /// The credentials for images that this node pulls.
@@ -318,6 +324,11 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
                 None => Step::Claim { name: name.clone() },
             }
         }
+        VolumeSource::Ephemeral { claim } => {
+            let paths = [claim_disk(disk.name()), claim_device(disk.name())];
+            let mounted = paths.into_iter().find(|path| places.mounted.contains(path));
+            Step::Layer { claim: claim.clone(), mounted, at: at("qcow2") }
+        }
         VolumeSource::NoMedium => Step::NoMedium,
     })
 }
@@ -331,8 +342,11 @@ pub async fn find_claims(vm: &Vm, claims: &Claims, jobs: &Jobs) -> Result<(), St
     let namespace = vm.identity().namespace().to_owned();
     let find = move |_: &JobContext| {
         for disk in vm.fixed_disks() {
-            if let VolumeSource::PersistentVolumeClaim { name, .. } = disk.source() {
-                claim(&vm, disk.source_field(), name, &claims)?;
+            match disk.source() {
+                VolumeSource::PersistentVolumeClaim { name, .. } | VolumeSource::Ephemeral { claim: name } => {
+                    claim(&vm, disk.source_field(), name, &claims)?;
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -422,6 +436,20 @@ fn make(
         Step::Claim { name } => {
             let path = claim(vm, field, &name, &places.claims)?;
             DiskSource::Raw(text(&path)?.into())
+        }
+        Step::Layer { claim: name, mounted, at } => {
+            let backing = match &mounted {
+                Some(path) => PathBuf::from(path),
+                None => claim(vm, field, &name, &places.claims)?,
+            };
+            let open = |source| volume(VolumeError::Open { path: backing.clone(), source });
+            let size = match (&places.pod, &mounted) {
+                (Some(pod), Some(path)) => disk_size(pod, path),
+                _ => fs::metadata(&backing).map(|metadata| metadata.len()),
+            };
+            // The launch request names what it is over, and not the image.
+            volumes::empty_disk(&at, size.map_err(open)?, job).map_err(volume)?;
+            DiskSource::Qcow2 { path: text(&at)?.into(), backing: Some(text(&backing)?.into()) }
         }
         Step::Overlay { backing, at } => {
             let base = places.held(&at);

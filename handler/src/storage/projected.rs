@@ -188,6 +188,7 @@ fn of_disk(disk: &Disk) -> Vec<Projection> {
         VolumeSource::ContainerDisk { .. }
         | VolumeSource::EmptyDisk { .. }
         | VolumeSource::PersistentVolumeClaim { .. }
+        | VolumeSource::Ephemeral { .. }
         | VolumeSource::HostDisk { .. }
         | VolumeSource::NoMedium => Vec::new(),
     }

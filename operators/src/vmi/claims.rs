@@ -39,7 +39,7 @@ impl From<&PersistentVolumeClaim> for Claim {
 
 /// The claims that an instance starts with, by its volumes. Others are attached once it runs.
 pub(super) fn of(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, VolumeClaim<'_>)> {
-    let claims = vmi.spec.volumes.iter().filter_map(|volume| Some((&*volume.name, volume.claim()?)));
+    let claims = vmi.spec.volumes.iter().filter_map(|volume| Some((&*volume.name, volume.used_claim()?)));
     claims.filter(|(_, claim)| !claim.hotpluggable)
 }
 
@@ -62,7 +62,8 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
             ..Volume::default()
         });
         let paths = DiskPaths { disk: claim_disk(volume), device: claim_device(volume) };
-        let (path, bytes) = attach(container, (name, paths), claim, read_only);
+        let mounted_read_only = read_only.or_else(|| source.is_backing.then_some(true));
+        let (path, bytes) = attach(container, (name, paths), claim, mounted_read_only);
         disks.insert(path, bytes);
     }
     if !disks.is_empty() {
@@ -136,6 +137,7 @@ mod tests {
             {"name": "seed", "cloudInitNoCloud": {"userData": "x"}},
             {"name": "sockets", "persistentVolumeClaim": {"claimName": "files"}},
             {"name": "raw", "persistentVolumeClaim": {"claimName": "device", "readOnly": true}},
+            {"name": "layer", "ephemeral": {"persistentVolumeClaim": {"claimName": "files"}}},
             {"name": "later", "persistentVolumeClaim": {"claimName": "files", "hotpluggable": true}},
         ]}}))
         .unwrap();
@@ -150,18 +152,22 @@ mod tests {
         assert_eq!(
             pod["spec"]["volumes"],
             json!([{"name": "claim-0", "persistentVolumeClaim": {"claimName": "files"}},
-                {"name": "claim-1", "persistentVolumeClaim": {"claimName": "device", "readOnly": true}}])
+                {"name": "claim-1", "persistentVolumeClaim": {"claimName": "device", "readOnly": true}},
+                {"name": "claim-2", "persistentVolumeClaim": {"claimName": "files"}}])
         );
         let container = &pod["spec"]["containers"][0];
         let mount = json!({"name": "claim-0", "mountPath": "/var/run/kubevirt-private/vmi-disks/sockets"});
-        assert_eq!(container["volumeMounts"], json!([mount]));
+        let mut layer = json!({"name": "claim-2", "mountPath": "/var/run/kubevirt-private/vmi-disks/layer"});
+        layer["readOnly"] = json!(true);
+        assert_eq!(container["volumeMounts"], json!([mount, layer]));
         assert_eq!(
             container["volumeDevices"],
             json!([{"name": "claim-1", "devicePath": "/dev/vmi-disks/raw"}])
         );
         assert_eq!(
             pod["metadata"]["annotations"][CLAIM_DISKS_ANNOTATION],
-            "{\"/dev/vmi-disks/raw\":null,\"/var/run/kubevirt-private/vmi-disks/sockets/disk.img\":4096}"
+            "{\"/dev/vmi-disks/raw\":null,\"/var/run/kubevirt-private/vmi-disks/layer/disk.img\":4096,\
+             \"/var/run/kubevirt-private/vmi-disks/sockets/disk.img\":4096}"
         );
     }
 }

@@ -332,8 +332,8 @@ sections! {
         Both "volumes[].downwardAPI.volumeLabel", "";
         Refused "volumes[].downwardMetrics", "metrics of hosts are not given to guests";
         Both "volumes[].emptyDisk.capacity", "";
-        Refused "volumes[].ephemeral.persistentVolumeClaim.claimName", "there are no overlays over claims yet";
-        Refused "volumes[].ephemeral.persistentVolumeClaim.readOnly", "there are no overlays over claims yet";
+        Both "volumes[].ephemeral.persistentVolumeClaim.claimName", "of the StorageClass `local` on a single host";
+        Both "volumes[].ephemeral.persistentVolumeClaim.readOnly", "no VM writes to the claim; in clusters, its volume is read-only in the Pod, too";
         Both "volumes[].hostDisk.capacity", "below a directory that `--host-disks` names; not in clusters";
         Both "volumes[].hostDisk.path", "below a directory that `--host-disks` names; not in clusters";
         NoEffect "volumes[].hostDisk.shared", "a disk has one VM that writes to it";

@@ -22,7 +22,8 @@ fn spec(layout: &Path, host: &Path) -> String {
     {{name: scratch, emptyDisk: {{capacity: 3Mi}}}},
     {{name: seed, cloudInitNoCloud: {{userData: "#cloud-config"}}}},
     {{name: data, hostDisk: {{path: {host}, type: DiskOrCreate, capacity: 2Mi}}}},
-    {{name: own, persistentVolumeClaim: {{claimName: own}}}}]}}"##,
+    {{name: own, persistentVolumeClaim: {{claimName: own}}}},
+    {{name: layer, ephemeral: {{persistentVolumeClaim: {{claimName: own}}}}}}]}}"##,
         layout = layout.display(),
         host = host.display(),
     )
@@ -51,6 +52,7 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
         pulled: BTreeMap::new(),
         image_volumes: ImageVolumes::default(),
         mounted: BTreeSet::new(),
+        pod: None,
         projected: ProjectedFiles::new(),
         pull_secrets: PullSecrets::default(),
         is_prepared: false,
@@ -69,6 +71,10 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
     assert_eq!(sources[3], DiskSource::Raw(host.clone()));
     assert_eq!(fs::metadata(&host).unwrap().len(), 2 << 20);
     assert_eq!(sources[4], DiskSource::Raw(dir.join("claims/default/own/disk.img")));
+    let own = Some(dir.join("claims/default/own/disk.img"));
+    assert_eq!(sources[5], DiskSource::Qcow2 { path: volume("layer.qcow2"), backing: own });
+    let header = fs::read(volume("layer.qcow2")).unwrap();
+    assert_eq!((&header[8..16], &header[24..32]), (&[0; 8][..], &4096_u64.to_be_bytes()[..]), "its backing, its size");
     let kernel = prepared.kernel.clone().unwrap();
     assert_eq!(fs::read(kernel.kernel).unwrap(), b"kernel");
     assert_eq!(fs::read(kernel.initrd.unwrap()).unwrap(), b"initrd");
@@ -129,6 +135,7 @@ async fn what_is_missing_is_named_by_its_field() {
         pulled: BTreeMap::new(),
         image_volumes: ImageVolumes::default(),
         mounted: BTreeSet::new(),
+        pod: None,
         projected: ProjectedFiles::new(),
         pull_secrets: PullSecrets::default(),
         is_prepared: false,
