@@ -1,6 +1,7 @@
 //! Scenarios through the real parts. The `nested` ones need QEMU 10 and mmdebstrap (`hack/setup test`).
 
 mod scenarios {
+    mod acpi_tables;
     mod api;
     pub(crate) mod boot;
     pub(crate) mod broken;

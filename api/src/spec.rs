@@ -48,7 +48,7 @@ pub use credentials::{AccessCredential, CredentialMethod};
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
 pub use field::{Field, MEMORY_BALLOON_FIELD, field_paths};
-pub use firmware::{BootSource, Firmware, KernelBoot};
+pub use firmware::{AcpiTableKind, AcpiTableRef, BootSource, Firmware, KernelBoot};
 pub use host_device::{HostDevice, VFIO_OVERHEAD};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
 pub use image::{ImageRef, ImageRefError, Pull, PullPolicy};

@@ -54,6 +54,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         clock_offset_seconds: vm.clock().offset(facts.now),
         io_threads: vm.io_threads().map(Into::into),
         memory_bytes: vm.memory().guest().get(),
+        acpi_tables: facts.prepared.acpi_tables.iter().map(|table| table.bytes().to_vec()).collect(),
         firmware: Some((&boot_source(vm, facts.prepared)).into()),
         disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
         interfaces: vm

@@ -89,6 +89,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
+        .with_acpi_tables(launch.acpi_tables.clone())
         .with_port(host.agent.map(port))
         .with_devices(disks, nets)?;
     Ok(config)

@@ -137,6 +137,9 @@ fn starts_an_agent(guest: &mut Guest<'_>) -> Result<(), HostError> {
         guest.run(&format!("printf '%s\\n' '{quoted}' >>/tmp/agent"), SOON)?;
     }
     let find = "port=$(grep -lx org.qemu.guest_agent.0 /sys/class/virtio-ports/*/name | cut -d/ -f5)";
-    guest.run(&format!("{find}; test -n \"$port\" && (sh /tmp/agent <>/dev/$port >&0 2>/tmp/error &)"), SOON)?;
+    guest.run(
+        &format!("{find}; test -n \"$port\" && (sh /tmp/agent <>/dev/$port >&0 2>/tmp/error &)"),
+        SOON,
+    )?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! here once; its conversion to and from the launch message is in `vireo-proto`. The crate has no dependencies and
 //! does no I/O: paths are values.
 
+mod acpi_table;
 mod boot;
 mod cpu;
 mod disk;
@@ -20,6 +21,7 @@ mod reboot;
 mod smbios;
 mod video;
 
+pub use acpi_table::{AcpiTable, InvalidAcpiTable};
 pub use boot::{BootSource, KernelFiles};
 pub use cpu::{Cpu, CpuFeature, CpuModel, CpuTopology, CpuTopologyError, InvalidCpuName, is_cpu_name};
 pub use disk::{

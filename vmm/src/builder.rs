@@ -126,7 +126,8 @@ pub(crate) fn build(
         Boot::Kernel(_) if saved.is_some() => {}
         Boot::Kernel(kernel) => {
             let ps2 = config.graphics.is_some();
-            let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
+            let (windows, tables) = (Windows::above(ram_end), config.acpi_tables.as_slice());
+            let platform = Platform { apic_ids: &apic_ids, windows, ps2, tables };
             write_acpi(&memory, &platform)?;
             write_bios_area(config, &memory)?;
             vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;

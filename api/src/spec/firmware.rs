@@ -16,6 +16,59 @@ pub struct Firmware {
     boot: BootSource,
     uuid: Uuid,
     serial: String,
+    acpi_tables: Vec<AcpiTableRef>,
+}
+
+/// An ACPI table in the Secret of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcpiTableRef {
+    volume: String,
+    kind: AcpiTableKind,
+    field: Field,
+}
+
+/// The kinds of ACPI tables that a manifest may give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcpiTableKind {
+    /// Software licensing description.
+    Slic,
+    /// Microsoft data management.
+    Msdm,
+}
+
+impl AcpiTableKind {
+    /// The signature of such a table.
+    pub fn signature(self) -> [u8; 4] {
+        match self {
+            Self::Slic => *b"SLIC",
+            Self::Msdm => *b"MSDM",
+        }
+    }
+
+    /// The entry of the Secret that has the table; KubeVirt's.
+    pub fn entry(self) -> &'static str {
+        match self {
+            Self::Slic => "slic.bin",
+            Self::Msdm => "msdm.bin",
+        }
+    }
+}
+
+impl AcpiTableRef {
+    /// The volume with the Secret.
+    pub fn volume(&self) -> &str {
+        &self.volume
+    }
+
+    /// The kind of table.
+    pub fn kind(&self) -> AcpiTableKind {
+        self.kind
+    }
+
+    /// The field that names the volume: `spec.domain.firmware.acpi.slicNameRef`.
+    pub fn field(&self) -> &Field {
+        &self.field
+    }
 }
 
 /// What a VM boots from. Whether the variables of EFI are persistent is known; where they are is not.
@@ -79,9 +132,19 @@ impl Firmware {
     pub fn serial(&self) -> &str {
         &self.serial
     }
+
+    /// ACPI tables beside those of every VM.
+    pub fn acpi_tables(&self) -> &[AcpiTableRef] {
+        &self.acpi_tables
+    }
 }
 
-pub(super) fn read(domain: &v1::DomainSpec, uid: Option<&VmiUid>, found: &mut Findings) -> Option<Firmware> {
+pub(super) fn read(
+    spec: &v1::VirtualMachineInstanceSpec,
+    uid: Option<&VmiUid>,
+    found: &mut Findings,
+) -> Option<Firmware> {
+    let domain = &spec.domain;
     let at = Field::new("spec.domain.firmware");
     let empty = v1::Firmware::default();
     let firmware = domain.firmware.as_deref().unwrap_or(&empty);
@@ -101,15 +164,44 @@ pub(super) fn read(domain: &v1::DomainSpec, uid: Option<&VmiUid>, found: &mut Fi
     if !is_one_line(&firmware.serial, SERIAL) {
         found.invalid(&at.at("serial"), format!("Invalid value: must be one line of at most {SERIAL} bytes"));
     }
-    if let Some(acpi) = &firmware.acpi {
-        let at = at.at("acpi");
-        if acpi.slic_name_ref.is_empty() && acpi.msdm_name_ref.is_empty() {
-            found.required_value(&at, "name a table, or remove this field");
-        }
-        found.refuse_if(true, &at, "an ACPI table of one's own");
-    }
+    let acpi_tables = match &firmware.acpi {
+        Some(acpi) => self::acpi_tables(acpi, spec, &at.at("acpi"), found),
+        None => Vec::new(),
+    };
     let boot = boot(firmware, domain.features.as_deref(), &at, found);
-    Some(Firmware { boot: boot?, uuid: uuid?, serial: firmware.serial.clone() })
+    Some(Firmware { boot: boot?, uuid: uuid?, serial: firmware.serial.clone(), acpi_tables })
+}
+
+fn acpi_tables(
+    acpi: &v1::Acpi,
+    spec: &v1::VirtualMachineInstanceSpec,
+    at: &Field,
+    found: &mut Findings,
+) -> Vec<AcpiTableRef> {
+    if acpi.slic_name_ref.is_empty() && acpi.msdm_name_ref.is_empty() {
+        found.required_value(at, "name a table, or remove this field");
+    }
+    let features = spec.domain.features.as_deref().and_then(|features| features.acpi.as_ref());
+    if features.is_some_and(|acpi| acpi.enabled == Some(false)) {
+        found
+            .invalid(at, "there are no ACPI tables without ACPI: spec.domain.features.acpi.enabled is false");
+    }
+    let named = [
+        ("slicNameRef", AcpiTableKind::Slic, &acpi.slic_name_ref),
+        ("msdmNameRef", AcpiTableKind::Msdm, &acpi.msdm_name_ref),
+    ];
+    let mut tables = Vec::new();
+    for (name, kind, volume) in named.into_iter().filter(|(_, _, volume)| !volume.is_empty()) {
+        let field = at.at(name);
+        match spec.volumes.iter().find(|known| known.name == *volume) {
+            None => found.invalid(&field, format!("{field} does not have a matching Volume.")),
+            Some(known) if known.secret.is_none() => {
+                found.invalid(&field, format!("{field} refers to Volume of unsupported type."));
+            }
+            Some(_) => tables.push(AcpiTableRef { volume: volume.clone(), kind, field }),
+        }
+    }
+    tables
 }
 
 fn boot(

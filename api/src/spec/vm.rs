@@ -267,7 +267,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let resources = super::memory::resources(&domain.resources, found);
     let cpu = super::cpu::read(domain.cpu.as_deref(), super::hyperv::has_evmcs(domain), &resources, found);
     let memory = super::memory::read(domain.memory.as_deref(), &domain.resources, &resources, found);
-    let firmware = super::firmware::read(domain, uid, found);
+    let firmware = super::firmware::read(spec, uid, found);
     let chassis = super::chassis::read(domain, found);
     super::platform::read(spec, found);
     let clock = super::clock::read(domain, found);

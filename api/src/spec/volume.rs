@@ -225,7 +225,8 @@ fn ephemeral(source: &v1::EphemeralVolumeSource, at: &Field, found: &mut Finding
     };
     let hotpluggable = at.at("hotpluggable");
     if claim.hotpluggable.is_some() {
-        found.not_supported(&hotpluggable, "a volume of this kind is there from the start: remove this field");
+        found
+            .not_supported(&hotpluggable, "a volume of this kind is there from the start: remove this field");
     }
     let name = VolumeClaim::from(claim).name;
     let name = super::projected::name((name, &at.at("claimName")), "claim", found);

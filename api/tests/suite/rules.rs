@@ -151,7 +151,9 @@ fn firmware() {
         vec![
             (json!({"firmware": {"uuid": "seven"}}), "uuid", Invalid),
             (json!({"firmware": {"serial": "a\nb"}}), "serial", Invalid),
-            (json!({"firmware": {"acpi": {"slicNameRef": "x"}}}), "acpi", NotSupported),
+            (json!({"firmware": {"acpi": {"slicNameRef": "x"}}}), "acpi.slicNameRef", Invalid),
+            (json!({"firmware": {"acpi": {"msdmNameRef": "root"}}}), "acpi.msdmNameRef", Invalid),
+            (json!({"firmware": {"acpi": {}}}), "acpi", Required),
             (json!({"firmware": {"bootloader": {"bios": {}, "efi": {}}}}), "bootloader", Invalid),
             (json!({"firmware": {"bootloader": {"efi": {}}}}), "bootloader.efi.secureBoot", Invalid),
             (json!({"firmware": {"kernelBoot": {"kernelArgs": "quiet"}}}), "kernelBoot.container", Required),

@@ -88,7 +88,7 @@ fn only_a_vm_with_persistent_efi_variables_has_their_path() {
         "{domain: {memory: {guest: 256Mi}, firmware: {bootloader: {efi: {secureBoot: false, persistent: true}}}, devices: {}}}",
     );
     for (variables, path) in [(Some("/kept/efi".into()), "/kept/efi"), (None, "")] {
-        let prepared = Prepared { disks: Vec::new(), kernel: None, variables };
+        let prepared = Prepared { variables, ..Prepared::default() };
         let firmware = resolve(&vm, &prepared, HypervisorChoice::Auto).firmware.unwrap();
         let efi = wire::Efi { secure_boot: false, variables_path: path.to_owned() };
         assert_eq!(firmware.boot, Some(wire::firmware::Boot::Efi(efi)));
@@ -101,7 +101,7 @@ fn a_small_vm_in_full() {
         "",
         "{hostname: www, domain: {cpu: {sockets: 2, cores: 3}, memory: {guest: 256Mi}, devices: {autoattachGraphicsDevice: false, rng: {}, disks: [{name: root, disk: {bus: virtio}, bootOrder: 1, serial: S1}], interfaces: [{name: default, masquerade: {}, macAddress: '02:00:00:00:00:07', ports: [{port: 80}]}]}}, networks: [{name: default, pod: {vmNetworkCIDR: 10.9.8.0/24}}], volumes: [{name: root, hostDisk: {path: /disk.img, type: Disk}}]}",
     );
-    let prepared = Prepared { disks: vec![raw("/disk.img")], kernel: None, variables: None };
+    let prepared = Prepared { disks: vec![raw("/disk.img")], ..Prepared::default() };
     let request = resolve(&vm, &prepared, HypervisorChoice::Auto);
     let dir = format!("/state/vmis/{UID}");
     assert_eq!(
@@ -167,7 +167,7 @@ fn a_small_vm_in_full() {
 
 #[test]
 fn who_insists_on_a_balloon_is_named() {
-    let prepared = Prepared { disks: Vec::new(), kernel: None, variables: None };
+    let prepared = Prepared::default();
     for (devices, balloon, field) in [
         ("{}", true, ""),
         ("{autoattachMemBalloon: true}", true, "spec.domain.devices.autoattachMemBalloon"),
@@ -205,11 +205,8 @@ fn a_kernel_of_an_image_becomes_files_of_this_node() {
         "{domain: {memory: {guest: 256Mi}, firmware: {kernelBoot: {kernelArgs: console=ttyS0, container: {image: 'oci:/images/k', kernelPath: /vmlinuz, initrdPath: /initrd}}}, devices: {autoattachPodInterface: false}}}",
     );
     let kernel = Kernel { kernel: "/store/k.raw".into(), initrd: Some("/store/i.raw".into()) };
-    let request = resolve(
-        &vm,
-        &Prepared { disks: Vec::new(), kernel: Some(kernel), variables: None },
-        HypervisorChoice::Auto,
-    );
+    let request =
+        resolve(&vm, &Prepared { kernel: Some(kernel), ..Prepared::default() }, HypervisorChoice::Auto);
     assert_eq!(request.fields.unwrap().kernel_boot, "spec.domain.firmware.kernelBoot");
     assert_eq!(
         request.firmware.unwrap().boot,

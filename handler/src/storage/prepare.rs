@@ -12,7 +12,7 @@ use vireo_api::names::{
 use vireo_api::spec::{
     BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Pull, PullPolicy, Vm, VolumeSource,
 };
-use vireo_vmconfig::DiskSource;
+use vireo_vmconfig::{AcpiTable, DiskSource};
 
 use super::allowed::AllowedPaths;
 use super::claims::{ClaimError, Claims};
@@ -20,13 +20,12 @@ use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::host_disks;
 use super::images::{ImageError, Images, Source, hold};
 use super::iso::{self, IsoError};
-use super::projected::{self, ProjectedError, ProjectedFiles, SeedData};
+use super::projected::{self, AcpiTableError, ProjectedError, ProjectedFiles, SeedData};
 use super::registry::PullSecret;
 use super::volumes::{self, VolumeError};
-use crate::launcher::files::PodFiles;
-use crate::launcher::pod::disk_size;
 use crate::jobs::{JobContext, JobError, Jobs};
-use crate::launcher::pod::ImageVolume;
+use crate::launcher::files::PodFiles;
+use crate::launcher::pod::{ImageVolume, disk_size};
 
 /// The [`StorageError::reason`] of a missing claim; KubeVirt's.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
@@ -48,6 +47,8 @@ pub struct Prepared {
     pub kernel: Option<Kernel>,
     /// The file of the EFI variables, for a VM with persistent variables.
     pub variables: Option<PathBuf>,
+    /// The ACPI tables of its Secrets.
+    pub acpi_tables: Vec<AcpiTable>,
 }
 
 /// A kernel on this node.
@@ -96,6 +97,14 @@ pub enum StorageError {
         /// Why.
         source: ProjectedError,
     },
+    /// An ACPI table is not there, or is none.
+    #[error("{field}: the ACPI table cannot be used")]
+    AcpiTable {
+        /// `spec.domain.firmware.acpi.slicNameRef`, ...
+        field: Field,
+        /// Why.
+        source: AcpiTableError,
+    },
     /// The disk of files could not be created.
     #[error("{field}: the disk cannot be made")]
     Iso {
@@ -136,6 +145,7 @@ impl StorageError {
             | Self::Volume { field, .. }
             | Self::CloudInit { field, .. }
             | Self::Projected { field, .. }
+            | Self::AcpiTable { field, .. }
             | Self::Iso { field, .. }
             | Self::Claim { field, .. } => Some(field),
             Self::Directory { .. } | Self::Job(_) | Self::NotUtf8(_) => None,
@@ -343,7 +353,8 @@ pub async fn find_claims(vm: &Vm, claims: &Claims, jobs: &Jobs) -> Result<(), St
     let find = move |_: &JobContext| {
         for disk in vm.fixed_disks() {
             match disk.source() {
-                VolumeSource::PersistentVolumeClaim { name, .. } | VolumeSource::Ephemeral { claim: name } => {
+                VolumeSource::PersistentVolumeClaim { name, .. }
+                | VolumeSource::Ephemeral { claim: name } => {
                     claim(&vm, disk.source_field(), name, &claims)?;
                 }
                 _ => {}
@@ -373,6 +384,7 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         BootSource::Kernel(boot) => Some(kernel(vm, boot, places, jobs).await?),
         BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
+    let acpi_tables = projected::acpi_tables(vm, &places.projected)?;
     let is_bare = steps.is_empty() && kernel.is_none();
     let (made_for, places) = (vm.clone(), places.clone());
     let make = move |job: &JobContext| {
@@ -391,7 +403,7 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
                 None
             }
         };
-        Ok(Prepared { disks, kernel, variables })
+        Ok(Prepared { disks, kernel, variables, acpi_tables })
     };
     if is_bare {
         // No path of the manifest is accessed, so this does not block for long.

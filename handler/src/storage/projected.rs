@@ -5,10 +5,11 @@ use std::io;
 
 use vireo_api::names::{access_credential, network_data_secret, projected_files, user_data_secret};
 use vireo_api::spec::{
-    AccessCredential, CloudInit, CloudInitData, Disk, Field, ObjectKind, ObjectSource, Projected,
-    ProjectedSource, Vm, VolumeSource,
+    AccessCredential, AcpiTableRef, CloudInit, CloudInitData, Disk, Field, ObjectKind, ObjectSource,
+    Projected, ProjectedSource, Vm, VolumeSource,
 };
 use vireo_client::Kind;
+use vireo_vmconfig::{AcpiTable, InvalidAcpiTable};
 
 use super::iso::File;
 use super::prepare::StorageError;
@@ -211,6 +212,56 @@ pub(super) fn files(
     }
 }
 
+/// Why a Secret has no ACPI table.
+#[derive(Debug, thiserror::Error)]
+pub enum AcpiTableError {
+    /// It has no such entry.
+    #[error("the Secret of the volume {volume} has no key {key}")]
+    NoKey {
+        /// The volume.
+        volume: String,
+        /// The entry.
+        key: &'static str,
+    },
+    /// The entry is a table of another kind.
+    #[error("it is a table of the kind {found:?} and not {expected:?}")]
+    Kind {
+        /// Its signature.
+        found: String,
+        /// That of the field.
+        expected: String,
+    },
+    /// The entry is not a table.
+    #[error(transparent)]
+    Invalid(#[from] InvalidAcpiTable),
+}
+
+/// The ACPI tables of a VM's Secrets.
+///
+/// # Errors
+/// Names the field of one that is not there, or is not a table of its kind.
+pub(super) fn acpi_tables(vm: &Vm, all: &ProjectedFiles) -> Result<Vec<AcpiTable>, StorageError> {
+    let read = |wanted: &AcpiTableRef| {
+        acpi_table(wanted, all)
+            .map_err(|source| StorageError::AcpiTable { field: wanted.field().clone(), source })
+    };
+    vm.firmware().acpi_tables().iter().map(read).collect()
+}
+
+fn acpi_table(wanted: &AcpiTableRef, all: &ProjectedFiles) -> Result<AcpiTable, AcpiTableError> {
+    let (volume, kind) = (wanted.volume(), wanted.kind());
+    let files = all.get(&projected_files(volume)).map(Vec::as_slice).unwrap_or_default();
+    let absent = || AcpiTableError::NoKey { volume: volume.to_owned(), key: kind.entry() };
+    let file = files.iter().find(|file| file.path == kind.entry()).ok_or_else(absent)?;
+    let table = AcpiTable::try_from(file.content.clone())?;
+    if table.signature() != kind.signature() {
+        let text = |signature: [u8; 4]| String::from_utf8_lossy(&signature).into_owned();
+        let (found, expected) = (text(table.signature()), text(kind.signature()));
+        return Err(AcpiTableError::Kind { found, expected });
+    }
+    Ok(table)
+}
+
 /// User data and network data for cloud-init.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct SeedData {
@@ -381,6 +432,37 @@ mod tests {
 
     fn cause(error: &StorageError) -> String {
         std::error::Error::source(error).unwrap().to_string()
+    }
+
+    /// A table of 40 bytes.
+    fn table(signature: &[u8; 4]) -> Vec<u8> {
+        let mut bytes = [signature.as_slice(), &[40], &[0; 35]].concat();
+        bytes[9] = bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)).wrapping_neg();
+        bytes
+    }
+
+    #[test]
+    fn an_acpi_table_is_of_its_kind() {
+        let manifest = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n\
+             metadata: {name: web, uid: 5d307ca9-b3ef-428c-8861-06e72d69f223}\n\
+             spec: {domain: {memory: {guest: 64Mi}, devices: {}, firmware: {acpi: {slicNameRef: t, msdmNameRef: t}}}, \
+             volumes: [{name: t, secret: {secretName: s}}]}\n";
+        let vm = decode::manifest(manifest).unwrap().remove(0).check().unwrap();
+        let with = |slic: &[u8], msdm: &[u8]| {
+            let files = vec![File::new("msdm.bin", msdm), File::new("slic.bin", slic)];
+            acpi_tables(&vm, &ProjectedFiles::from([(projected_files("t"), files)]))
+        };
+        let tables = with(&table(b"SLIC"), &table(b"MSDM")).unwrap();
+        assert_eq!(tables.iter().map(AcpiTable::signature).collect::<Vec<_>>(), [*b"SLIC", *b"MSDM"]);
+        let refused = |slic: &[u8]| {
+            let error = with(slic, &table(b"MSDM")).unwrap_err();
+            assert_eq!(error.field().unwrap().as_str(), "spec.domain.firmware.acpi.slicNameRef");
+            cause(&error)
+        };
+        assert_eq!(refused(&table(b"MSDM")), "it is a table of the kind \"MSDM\" and not \"SLIC\"");
+        assert_eq!(refused(b"short"), "it has 5 bytes: an ACPI table has 36 to 16384");
+        let error = acpi_tables(&vm, &ProjectedFiles::new()).unwrap_err();
+        assert_eq!(cause(&error), "the Secret of the volume t has no key slic.bin");
     }
 
     #[test]

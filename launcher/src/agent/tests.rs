@@ -1,11 +1,11 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use vireo_proto::launcher::SetCredentialsRequest;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex, split,
 };
 use tokio::task::JoinHandle;
+use vireo_proto::launcher::SetCredentialsRequest;
 
 use super::transport::MAX_LINE;
 use super::*;
@@ -207,8 +207,7 @@ async fn what_an_agent_refuses_for_one_user_is_set_for_the_next() {
     };
     let wrong: Manner = |_| returned(&json!({"keys": 7}));
     let why = "the guest agent returned an error: no such user";
-    let refused =
-        |user: &str| format!("cannot set the SSH keys of the user {user:?}: {why}");
+    let refused = |user: &str| format!("cannot set the SSH keys of the user {user:?}: {why}");
     let unread = "cannot set the SSH keys of the user \"ada\": the guest agent's answer cannot be read";
     for (manner, expected) in [
         (done, None),

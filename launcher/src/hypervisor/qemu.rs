@@ -67,6 +67,7 @@ impl Qemu {
             taps: inherited_fds.tap_fds(),
             vhost: inherited_fds.vhost_fds(),
             kernel: inherited_fds.kernel_fds(),
+            acpi_tables: inherited_fds.acpi_table_fds(),
             serial: inherited_fds.serial_fd(),
             firmware_log: inherited_fds.firmware_fd(),
             qmp: inherited_fds.qmp_fd(),

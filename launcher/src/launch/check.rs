@@ -4,7 +4,9 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
-use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video};
+use vireo_vmconfig::{
+    AcpiTable, DeviceRequest, DiskBus, DiskSource, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video,
+};
 
 use super::types::*;
 
@@ -13,6 +15,9 @@ const DEFAULT_GRACE_SECONDS: u64 = 30;
 
 /// Limit of tablets.
 const MAX_TABLETS: u32 = 8;
+
+/// Limit of ACPI tables, which have to fit beside those of the VM.
+const MAX_ACPI_TABLES: usize = 2;
 
 /// Everything wrong with a launch message.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -46,6 +51,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         }
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
         let smbios = convert::smbios(p, request.smbios.unwrap_or_default());
+        let acpi_tables = acpi_tables(p, request.acpi_tables);
         let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
         let reboot = choice::<wire::RebootPolicy, RebootPolicy>(p, "reboot_policy", request.reboot_policy);
         let io_threads = convert::io_threads(p, request.io_threads);
@@ -75,6 +81,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 extra_devices,
                 unknown_devices,
                 smbios,
+                acpi_tables,
                 reboot,
                 start_paused: request.start_paused,
                 termination_grace: Duration::from_secs(grace),
@@ -82,6 +89,16 @@ impl TryFrom<wire::LaunchRequest> for Launch {
             _ => Err(LaunchError(problems.into_texts())),
         }
     }
+}
+
+fn acpi_tables(p: &mut Problems, tables: Vec<Vec<u8>>) -> Vec<AcpiTable> {
+    if tables.len() > MAX_ACPI_TABLES {
+        p.add("acpi_tables", format_args!("{} are more than {MAX_ACPI_TABLES}", tables.len()));
+    }
+    each(p, tables, |p, index, table| {
+        let table = AcpiTable::try_from(table);
+        table.map_err(|error| p.add(&format!("acpi_tables[{index}]"), error)).ok()
+    })
 }
 
 /// A field, if there is one.

@@ -86,6 +86,7 @@ pub(crate) fn kernel_boot() -> Launch {
         extra_devices: Vec::new(),
         unknown_devices: Vec::new(),
         smbios: Smbios::default(),
+        acpi_tables: Vec::new(),
         reboot: RebootPolicy::Reboot,
         start_paused: false,
         termination_grace: std::time::Duration::from_secs(30),

@@ -6,7 +6,7 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, IoThreads, MacAddr, NicModel, PciSlot,
+    AcpiTable, BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, IoThreads, MacAddr, NicModel, PciSlot,
     RebootPolicy, Smbios, Video,
 };
 
@@ -59,6 +59,8 @@ pub struct Launch {
     pub unknown_devices: Vec<UnknownDevice>,
     /// What the guest reads about the VM.
     pub smbios: Smbios,
+    /// ACPI tables beside those of every VM.
+    pub acpi_tables: Vec<AcpiTable>,
     /// Whether a reboot by the guest ends it.
     pub reboot: RebootPolicy,
     /// Start with the CPUs stopped.

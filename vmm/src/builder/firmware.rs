@@ -128,10 +128,11 @@ fn acpi(
     let apic_ids = apic_ids.to_vec();
     let programmed = assembly.pci.programmed();
     let ps2 = config.graphics.is_some();
+    let tables = config.acpi_tables.clone();
     let make = move || {
         let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
         tracing::debug!(?windows, "what firmware has chosen");
-        AcpiFiles::new(&Blobs::new(&Platform { apic_ids: &apic_ids, windows, ps2 }))
+        AcpiFiles::new(&Blobs::new(&Platform { apic_ids: &apic_ids, windows, ps2, tables: &tables }))
     };
     let sizes = make().sizes();
     let late = move || {

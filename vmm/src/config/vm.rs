@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use vireo_vmconfig::{CpuTopology, Smbios};
+use vireo_vmconfig::{AcpiTable, CpuTopology, Smbios};
 
 use super::{
     Attachment, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
@@ -27,6 +27,7 @@ pub struct VmConfig {
     pub(crate) graphics: Option<Graphics>,
     pub(crate) inputs: Vec<Input>,
     pub(crate) smbios: Option<Smbios>,
+    pub(crate) acpi_tables: Vec<AcpiTable>,
     pub(crate) notices: Notices,
     pub(crate) threads: ThreadHook,
     /// Set by the guest, for the VM that is built after its reset.
@@ -67,6 +68,7 @@ impl VmConfig {
             graphics: None,
             inputs: Vec::new(),
             smbios: None,
+            acpi_tables: Vec::new(),
             notices: Notices::default(),
             threads: ThreadHook::default(),
             clock: ClockOffset::default(),
@@ -172,6 +174,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_inputs(mut self, inputs: Vec<Input>) -> Self {
         self.inputs = inputs;
+        self
+    }
+
+    /// Adds ACPI tables to those that describe the VM. Two of them fit.
+    #[must_use]
+    pub fn with_acpi_tables(mut self, tables: Vec<AcpiTable>) -> Self {
+        self.acpi_tables = tables;
         self
     }
 

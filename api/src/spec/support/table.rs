@@ -197,8 +197,8 @@ sections! {
         Qemu "domain.features.smm.enabled", "false is on both";
     }
     "Firmware" {
-        Refused "domain.firmware.acpi.msdmNameRef", "there are no ACPI tables of Secrets yet";
-        Refused "domain.firmware.acpi.slicNameRef", "there are no ACPI tables of Secrets yet";
+        Both "domain.firmware.acpi.msdmNameRef", "at most 16 KiB";
+        Both "domain.firmware.acpi.slicNameRef", "at most 16 KiB";
         Both "domain.firmware.bootloader.bios.useSerial", "";
         Both "domain.firmware.bootloader.efi.persistent", "";
         Qemu "domain.firmware.bootloader.efi.secureBoot", "false is on both";

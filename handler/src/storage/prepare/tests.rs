@@ -74,7 +74,11 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
     let own = Some(dir.join("claims/default/own/disk.img"));
     assert_eq!(sources[5], DiskSource::Qcow2 { path: volume("layer.qcow2"), backing: own });
     let header = fs::read(volume("layer.qcow2")).unwrap();
-    assert_eq!((&header[8..16], &header[24..32]), (&[0; 8][..], &4096_u64.to_be_bytes()[..]), "its backing, its size");
+    assert_eq!(
+        (&header[8..16], &header[24..32]),
+        (&[0; 8][..], &4096_u64.to_be_bytes()[..]),
+        "its backing, its size"
+    );
     let kernel = prepared.kernel.clone().unwrap();
     assert_eq!(fs::read(kernel.kernel).unwrap(), b"kernel");
     assert_eq!(fs::read(kernel.initrd.unwrap()).unwrap(), b"initrd");

@@ -33,6 +33,8 @@ pub(super) struct Resources<'a> {
     pub vhost: Vec<Vec<i32>>,
     /// Inherited kernel and initrd, for a VM that starts from them.
     pub kernel: Option<(i32, Option<i32>)>,
+    /// Inherited files with the ACPI tables of the launch message.
+    pub acpi_tables: Vec<i32>,
     /// Inherited socket of the serial port.
     pub serial: Option<i32>,
     /// Inherited socket of the firmware's debug port.
@@ -52,6 +54,9 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     cpu(&mut args, launch, resources.kvm);
     boot(&mut args, launch, resources);
     smbios(&mut args, &launch.smbios);
+    for table in &resources.acpi_tables {
+        args.option("-acpitable", format!("file=/proc/self/fd/{table}"));
+    }
     chardevs(&mut args, resources);
     let layout = Layout::of(launch, resources.agent.is_some());
     blockdev::disks(&mut args, launch, &resources.files, layout);

@@ -46,6 +46,7 @@ fn bare() -> Resources<'static> {
         taps: Vec::new(),
         vhost: Vec::new(),
         kernel: None,
+        acpi_tables: Vec::new(),
         serial: None,
         firmware_log: None,
         qmp: 9,

@@ -2,11 +2,12 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt as _, FileTypeExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -23,7 +24,7 @@ use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::HostResources;
 use crate::launch::Launch;
-use vireo_vmconfig::CacheMode;
+use vireo_vmconfig::{AcpiTable, CacheMode};
 
 /// How much of QEMU's stderr a fault carries.
 const STDERR_TAIL: usize = 4096;
@@ -48,6 +49,7 @@ pub(super) struct InheritedFds {
     vhost: Vec<Vec<OwnedFd>>,
     kernel: Option<(OwnedFd, Option<OwnedFd>)>,
     variables: Option<OwnedFd>,
+    acpi_tables: Vec<OwnedFd>,
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
@@ -101,6 +103,7 @@ impl InheritedFds {
                 vhost: share_all(&host.vhost)?,
                 kernel: kernel.transpose()?,
                 variables: host.variables().map(share).transpose()?,
+                acpi_tables: launch.acpi_tables.iter().map(in_memory).collect::<io::Result<_>>()?,
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
@@ -146,6 +149,11 @@ impl InheritedFds {
         self.variables.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Descriptor numbers of ACPI tables.
+    pub(super) fn acpi_table_fds(&self) -> Vec<RawFd> {
+        self.acpi_tables.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
     /// Descriptor number of QEMU's end of its monitor.
     pub(super) fn qmp_fd(&self) -> RawFd {
         self.qmp.1.as_raw_fd()
@@ -176,12 +184,20 @@ impl InheritedFds {
                 self.kernel_fds().into_iter().flat_map(|(kernel, initrd)| [Some(kernel), initrd]).flatten(),
             )
             .chain(self.variables_fd())
+            .chain(self.acpi_table_fds())
             .chain(self.serial_fd())
             .chain(self.firmware_fd())
             .chain(self.agent_fd())
             .chain(self.kvm_fd())
             .collect()
     }
+}
+
+/// A table in a file without a name, which QEMU reads.
+fn in_memory(table: &AcpiTable) -> io::Result<OwnedFd> {
+    let file = File::from(memfd_create("acpi-table", MemfdFlags::CLOEXEC)?);
+    file.write_all_at(table.bytes(), 0)?;
+    Ok(file.into())
 }
 
 fn numbers(queues: &[Vec<OwnedFd>]) -> Vec<Vec<RawFd>> {

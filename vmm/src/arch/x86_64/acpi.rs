@@ -12,6 +12,7 @@ mod tests;
 
 use acpi_tables::Aml;
 use acpi_tables::facs::FACS;
+use vireo_vmconfig::AcpiTable;
 
 use crate::layout;
 
@@ -34,6 +35,8 @@ pub(crate) struct Platform<'a> {
     pub(crate) windows: Windows,
     /// Whether there is a PS/2 keyboard and mouse.
     pub(crate) ps2: bool,
+    /// More tables.
+    pub(crate) tables: &'a [AcpiTable],
 }
 
 /// One of the two blobs. Firmware wants them apart: the RSDP has to lie where it is searched for.
@@ -88,7 +91,8 @@ impl Blobs {
         }
         let madt = blobs.append_table(tables::madt(platform.apic_ids).as_slice());
         let mcfg = blobs.append_table(&tables::mcfg(platform.windows.config()));
-        let entries = [fadt, madt, mcfg];
+        let mut entries = vec![fadt, madt, mcfg];
+        entries.extend(platform.tables.iter().map(|table| blobs.append_table(table.bytes())));
         let rsdt = blobs.append_table(tables::rsdt(&entries).as_slice());
         let xsdt = blobs.append_table(&tables::xsdt(&entries));
         for index in 0..entries.len() {
@@ -97,6 +101,12 @@ impl Blobs {
             }
         }
         blobs.rsdp = tables::rsdp(rsdt, xsdt);
+        // Windows takes a SLIC only from the manufacturer of the VM.
+        if let Some(license) = platform.tables.iter().find(|table| table.signature() == *b"SLIC") {
+            [fadt, rsdt, xsdt]
+                .into_iter()
+                .for_each(|at| tables::copy_oem(&mut blobs.tables, at, license.bytes()));
+        }
         blobs.links.push(Link { blob: Blob::Rsdp, at: tables::RSDP_RSDT, size: 4 });
         blobs.links.push(Link { blob: Blob::Rsdp, at: tables::RSDP_XSDT, size: 8 });
         let (short, whole) = (tables::RSDP_V1_LENGTH, blobs.rsdp.len());

@@ -15,6 +15,9 @@ use crate::layout;
 /// Length of the header that all tables share.
 const HEADER: u32 = 36;
 
+/// The OEM ID and the OEM table ID in that header.
+const OEM: std::ops::Range<usize> = 10..24;
+
 pub(super) const RSDP_CHECKSUM: usize = 8;
 pub(super) const RSDP_RSDT: usize = 16;
 pub(super) const RSDP_XSDT: usize = 24;
@@ -78,6 +81,14 @@ pub(super) fn xsdt(entries: &[usize]) -> Vec<u8> {
     let mut xsdt = XSDT::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     entries.iter().for_each(|entry| xsdt.add_entry(offset(*entry)));
     bytes_of(&xsdt)
+}
+
+/// Gives the table at an offset the OEM ID and the OEM table ID of another one.
+pub(super) fn copy_oem(tables: &mut [u8], at: usize, from: &[u8]) {
+    let to = tables.get_mut(at..).and_then(|table| table.get_mut(OEM));
+    if let (Some(to), Some(from)) = (to, from.get(OEM)) {
+        to.copy_from_slice(from);
+    }
 }
 
 fn offset(at: usize) -> u64 {

@@ -3,7 +3,11 @@ use super::*;
 const BASE: u64 = 0xe_0040;
 
 fn placed(apic_ids: &[u8]) -> Placed {
-    let platform = Platform { apic_ids, windows: Windows::above(6 << 30), ps2: false };
+    with_tables(apic_ids, &[])
+}
+
+fn with_tables(apic_ids: &[u8], tables: &[AcpiTable]) -> Placed {
+    let platform = Platform { apic_ids, windows: Windows::above(6 << 30), ps2: false, tables };
     Blobs::new(&platform).place(BASE).unwrap()
 }
 
@@ -117,9 +121,39 @@ fn the_most_vcpus_leave_room_for_smbios() {
 
 #[test]
 fn tables_out_of_reach_are_refused() {
-    let platform = Platform { apic_ids: &[0], windows: Windows::above(1 << 30), ps2: true };
+    let platform = Platform { apic_ids: &[0], windows: Windows::above(1 << 30), ps2: true, tables: &[] };
     let refused = Blobs::new(&platform).place(0xffff_ff00).unwrap_err();
     assert_eq!(refused, PlaceError(0xffff_ff00));
     let refused = Blobs::new(&platform).place(u64::MAX).unwrap_err();
     assert_eq!(refused, PlaceError(u64::MAX));
+}
+
+/// The largest that are taken end before the SMBIOS tables, whatever the number of vCPUs.
+#[test]
+fn given_tables_are_listed_and_a_license_has_its_manufacturer() {
+    let table = |signature: &[u8; 4]| {
+        let mut bytes = vec![7; AcpiTable::MAX];
+        bytes[..4].copy_from_slice(signature);
+        bytes[4..8].copy_from_slice(&u32::try_from(AcpiTable::MAX).unwrap().to_le_bytes());
+        bytes[10..24].copy_from_slice(b"MAKER THEBOARD");
+        bytes[9] = bytes[9].wrapping_sub(sum(&bytes));
+        AcpiTable::try_from(bytes).unwrap()
+    };
+    let given = [table(b"MSDM"), table(b"SLIC")];
+    let ids: Vec<u8> = (0..=253).collect();
+    let placed = with_tables(&ids, &given);
+    for given in &given {
+        assert_eq!(listed(&placed, &given.signature()), given.bytes());
+    }
+    assert_eq!(&listed(&placed, b"FACP")[10..24], b"MAKER THEBOARD");
+    assert_eq!(&table_of_roots(&placed)[10..24], b"MAKER THEBOARD");
+    assert_eq!(&listed(&placed, b"APIC")[10..16], b"VIREO ");
+    let end = BASE + u64::try_from(placed.tables.len()).unwrap();
+    assert!(end <= crate::arch::x86_64::smbios::ADDRESS, "{end:#x}");
+    let without = with_tables(&ids, &given[..1]);
+    assert_eq!(&listed(&without, b"FACP")[10..16], b"VIREO ");
+}
+
+fn table_of_roots(placed: &Placed) -> &[u8] {
+    table(placed, number(&placed.rsdp, 24, 8), b"XSDT")
 }
