@@ -44,6 +44,7 @@ mod scenarios {
     mod registry;
     mod roles;
     mod saved;
+    mod shareable;
     pub(crate) mod standalone;
     mod stop_early;
     mod systemd;

@@ -3,7 +3,7 @@
 //! Disk images are locked with open-file-description locks, which live as long as any descriptor of the file, also
 //! in a child that inherited it. A writer locks the whole file, so it shuts out every other Vireo VM and, as
 //! the range covers the bytes QEMU locks, any QEMU or `qemu-img` that opens it. A reader locks one byte
-//! outside QEMU's range: any number of readers, no writer of ours.
+//! outside QEMU's range: any number of readers, no writer of ours. VMs that share a disk which they write to lock another byte.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -166,7 +166,7 @@ pub fn open(
     };
     let disks = launch.disks.iter().filter_map(|disk| {
         let what = format!("volume {}", disk.name);
-        let opened = open_disk(&what, &disk.source, !disk.read_only, passed);
+        let opened = open_disk(&what, disk, passed);
         collect(&mut errors, &disk.field, opened)
     });
     let disks = disks.collect();
@@ -199,7 +199,7 @@ pub fn open(
 /// # Errors
 /// When its file cannot be had.
 pub fn open_disk_files(disk: &Disk, passed: &PassedFiles) -> Result<DiskFiles, Fault> {
-    let opened = open_disk(&format!("volume {}", disk.name), &disk.source, !disk.read_only, passed);
+    let opened = open_disk(&format!("volume {}", disk.name), disk, passed);
     let opened = opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))?;
     opened.ok_or_else(|| fault_at(Code::Invalid, &disk.field, "a volume without content cannot be attached"))
 }
@@ -210,7 +210,7 @@ fn collect<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result
 
 fn lock_variables(firmware: &Firmware) -> Result<(), HostError> {
     let Some(Variables { path, file }) = &firmware.variables else { return Ok(()) };
-    lock("the EFI variables", path, file, true)
+    lock("the EFI variables", path, file, Access::Alone)
 }
 
 fn open_firmware(firmware: Firmware) -> Result<HostFirmware, HostError> {
@@ -219,22 +219,23 @@ fn open_firmware(firmware: Firmware) -> Result<HostFirmware, HostError> {
 }
 
 /// Absent for an empty CD drive.
-fn open_disk(
-    what: &str,
-    source: &DiskSource,
-    write: bool,
-    passed: &PassedFiles,
-) -> Result<Option<DiskFiles>, HostError> {
-    let (path, backing) = match source {
+fn open_disk(what: &str, disk: &Disk, passed: &PassedFiles) -> Result<Option<DiskFiles>, HostError> {
+    let write = !disk.read_only;
+    let access = match (disk.tuning.shareable, write) {
+        (true, _) => Access::WithWriters,
+        (false, true) => Access::Alone,
+        (false, false) => Access::Reads,
+    };
+    let (path, backing) = match &disk.source {
         DiskSource::NoMedium => return Ok(None),
         DiskSource::Raw(path) => (path, None),
         DiskSource::Qcow2 { path, backing } => (path, backing.as_ref()),
     };
     let image = open_file(what, path, write, passed)?;
-    lock(what, path, &image, write)?;
+    lock(what, path, &image, access)?;
     let backing = backing.map(|path| {
         let file = open_file(what, path, false, passed)?;
-        lock(what, path, &file, false)?;
+        lock(what, path, &file, Access::Reads)?;
         Ok(file)
     });
     Ok(Some(DiskFiles { image, backing: backing.transpose()? }))
@@ -257,20 +258,52 @@ fn open_file(what: &str, path: &Path, write: bool, passed: &PassedFiles) -> Resu
     }
 }
 
-fn lock(what: &str, path: &Path, file: &File, write: bool) -> Result<(), HostError> {
-    let (kind, length) = if write { (libc::F_WRLCK, 0) } else { (libc::F_RDLCK, 1) };
-    let range = libc::flock {
+/// What a VM does with a file, and what others may do meanwhile. One that writes alone locks the whole file. Those that read what
+/// does not change, and those that share what changes, each have a byte that all of their kind lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Alone,
+    Reads,
+    WithWriters,
+}
+
+impl Access {
+    /// The byte that all of its kind lock.
+    fn byte(self) -> Option<i64> {
+        match self {
+            Self::Alone => None,
+            Self::Reads => Some(0),
+            Self::WithWriters => Some(1),
+        }
+    }
+}
+
+fn lock(what: &str, path: &Path, file: &File, access: Access) -> Result<(), HostError> {
+    let (what, path) = (what.to_owned(), path.to_owned());
+    let locked = match access.byte() {
+        None => fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_WRLCK, 0, 0))).map(|_| true),
+        // Each of two of different kinds takes its lock before it looks for the other's.
+        Some(byte) => fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_RDLCK, byte, 1))).and_then(|_| {
+            let mut other = range(libc::F_WRLCK, 1 - byte, 1);
+            fcntl(file, FcntlArg::F_OFD_GETLK(&mut other))?;
+            Ok(i32::from(other.l_type) == libc::F_UNLCK)
+        }),
+    };
+    match locked {
+        Ok(true) => Ok(()),
+        Ok(false) | Err(Errno::EAGAIN | Errno::EACCES) => Err(HostError::InUse { what, path }),
+        Err(errno) => Err(HostError::Lock { what, path, source: errno.into() }),
+    }
+}
+
+/// Bytes to lock; 0 are all that follow.
+fn range(kind: i32, start: i64, bytes: i64) -> libc::flock {
+    libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or(libc::c_short::MAX),
         l_whence: 0,
-        l_start: 0,
-        l_len: length,
+        l_start: start,
+        l_len: bytes,
         l_pid: 0,
-    };
-    let (what, path) = (what.to_owned(), path.to_owned());
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&range)) {
-        Ok(_) => Ok(()),
-        Err(Errno::EAGAIN | Errno::EACCES) => Err(HostError::InUse { what, path }),
-        Err(errno) => Err(HostError::Lock { what, path, source: errno.into() }),
     }
 }
 
@@ -366,6 +399,32 @@ mod tests {
             open(&writer, Kind::Qemu, &existing(), &PassedFiles::default()).is_ok()
                 && open(&launch, Kind::Qemu, &existing(), &PassedFiles::default()).is_ok()
         );
+    }
+
+    #[test]
+    fn a_shareable_disk_has_many_writers_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("data"), b"").unwrap();
+        let launch = |shareable, read_only| {
+            let mut launch = launch_in(dir.path());
+            launch.disks[0].source = DiskSource::Raw(dir.path().join("data"));
+            launch.disks[0].tuning.shareable = shareable;
+            launch.disks[0].read_only = read_only;
+            launch
+        };
+        let open = |launch| open(&launch, Kind::Qemu, &existing(), &PassedFiles::default());
+        let is_in_use = |launch| open(launch).is_err_and(|fault| fault.detail.contains("data is in use"));
+        let writers = [open(launch(true, false)).unwrap(), open(launch(true, false)).unwrap()];
+        assert!(is_in_use(launch(false, false)) && is_in_use(launch(false, true)));
+        assert!(open(launch(true, true)).is_ok(), "it expects that others write");
+        drop(writers);
+        let reader = open(launch(false, true)).unwrap();
+        assert!(is_in_use(launch(true, false)) && is_in_use(launch(true, true)));
+        drop(reader);
+        let alone = open(launch(false, false)).unwrap();
+        assert!(is_in_use(launch(true, false)));
+        drop(alone);
+        assert!(open(launch(true, false)).is_ok());
     }
 
     #[test]

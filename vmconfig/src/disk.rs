@@ -46,6 +46,8 @@ pub struct DiskTuning {
     pub multi_queue: bool,
     /// Its slot on the PCI bus; `None` leaves it to the hypervisor.
     pub pci_slot: Option<PciSlot>,
+    /// Several VMs write to it.
+    pub shareable: bool,
 }
 
 /// The sizes of a disk's blocks.

@@ -138,6 +138,10 @@ pub(super) fn read(
             let message = format!("a sata disk cannot be read-only, and {source_field} is: {SATA_ADVICE}");
             found.invalid(&bus_field, message);
         }
+        if disk.shareable == Some(true) && !source.is_writable_by_others() {
+            let text = "is for the disks that other VMs have, too: a persistentVolumeClaim, a dataVolume or a hostDisk";
+            found.invalid(&at.at("shareable"), text);
+        }
         if source.is_hotpluggable() {
             let target = disk.disk.as_ref();
             let address = target.map(|target| target.pci_address.as_str()).unwrap_or_default();
@@ -325,13 +329,17 @@ fn cache_and_io(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (CacheMode
             .ok(),
     };
     let cache = match disk.cache.as_str() {
-        "" if io == Some(IoMode::Native) => CacheMode::None,
+        "" if io == Some(IoMode::Native) || disk.shareable == Some(true) => CacheMode::None,
         "" => CacheMode::default(),
         text => text.parse().unwrap_or_else(|UnknownName { .. }| {
             found.invalid_value(&at.at("cache"), text, "must be none, writethrough or writeback");
             CacheMode::None
         }),
     };
+    if disk.shareable == Some(true) && cache != CacheMode::None {
+        let text = format_args!("a sharable disk requires cache = none got: {cache}");
+        found.invalid_value(&at.at("cache"), &disk.cache, text);
+    }
     if !cache.supports(io) {
         found.invalid_value(
             &at.at("io"),
@@ -352,7 +360,6 @@ fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPo
 
 fn refused(disk: &v1::Disk, at: &Field, found: &mut Findings) {
     found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
-    found.refuse_if(disk.shareable == Some(true), &at.at("shareable"), "sharing a disk between VMs");
     found.refuse_if(
         disk.changed_block_tracking == Some(true),
         &at.at("changedBlockTracking"),
@@ -385,7 +392,8 @@ fn tuning(
     let address = disk.disk.as_ref().map(|target| target.pci_address.as_str()).unwrap_or_default();
     let pci_slot = pci_slot(address, &at.at("disk").at("pciAddress"), found);
     let multi_queue = devices.block_multi_queue == Some(true) && bus == DiskBus::Virtio;
-    DiskTuning { block_size, dedicated_io_thread, multi_queue, pci_slot }
+    let shareable = disk.shareable == Some(true);
+    DiskTuning { block_size, dedicated_io_thread, multi_queue, pci_slot, shareable }
 }
 
 /// A slot of the PCI bus, where one is written.

@@ -71,6 +71,11 @@ impl VolumeSource {
         matches!(self, Self::PersistentVolumeClaim { read_only: true, .. })
     }
 
+    /// Whether it is a raw disk that is not this VM's alone.
+    pub(super) fn is_writable_by_others(&self) -> bool {
+        matches!(self, Self::PersistentVolumeClaim { .. } | Self::HostDisk { .. })
+    }
+
     /// Whether it is attached once the VM runs, and may be detached.
     pub fn is_hotpluggable(&self) -> bool {
         matches!(self, Self::PersistentVolumeClaim { hotpluggable: true, .. })

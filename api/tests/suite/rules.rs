@@ -349,7 +349,7 @@ fn disks() {
                 "[0].blockSize.custom.discardGranularity",
                 Invalid,
             ),
-            (disk(json!({"shareable": true})), "[0].shareable", NotSupported),
+            (disk(json!({"shareable": true})), "[0].shareable", Invalid),
             (disk(json!({"changedBlockTracking": true})), "[0].changedBlockTracking", NotSupported),
         ],
     );

@@ -130,6 +130,10 @@ fn contexts() -> Vec<(&'static str, Value)> {
             "persistentVolumeClaim": {"claimName": "c"}}]}),
         ),
         (
+            "domain.devices.disks[].shareable",
+            json!({"volumes": [{"emptyDisk": null, "persistentVolumeClaim": {"claimName": "c"}}]}),
+        ),
+        (
             "domain.devices.inputs[]",
             devices(json!({"inputs": [{"name": "t", "type": "tablet", "bus": "virtio"}]})),
         ),

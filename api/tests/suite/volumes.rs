@@ -229,3 +229,20 @@ fn volumes_that_are_plugged_in() {
         ],
     );
 }
+
+#[test]
+fn a_shareable_disk_has_no_cache() {
+    let with = |cache: Value| {
+        let disk = json!({"name": "shared", "shareable": true, "cache": cache});
+        let volume = json!({"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}});
+        with_spec(json!({"domain": {"devices": {"disks": ["+", disk]}}, "volumes": ["+", volume]}))
+    };
+    for cache in [Value::Null, json!("none")] {
+        let vm = with(cache).unwrap();
+        let disk = vm.disks().iter().find(|disk| disk.name() == "shared").unwrap().config();
+        assert_eq!((disk.cache, disk.tuning.shareable), (vireo_vmconfig::CacheMode::None, true));
+    }
+    let report = with(json!("writeback")).unwrap_err();
+    let [problem] = report.problems() else { panic!("{report}") };
+    assert!(problem.message().ends_with("a sharable disk requires cache = none got: writeback"), "{report}");
+}

@@ -34,6 +34,7 @@ impl From<&Disk<DiskSource>> for wire::Disk {
             dedicated_io_thread: disk.tuning.dedicated_io_thread,
             multi_queue: disk.tuning.multi_queue,
             pci_slot: disk.tuning.pci_slot.map_or(0, |slot| slot.number().into()),
+            shareable: disk.tuning.shareable,
         }
     }
 }
@@ -57,6 +58,10 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
     let block_size = block_size(problems, &format!("{at}.block_size"), disk.block_size)?;
     let pci_slot = pci_slot(problems, &format!("{at}.pci_slot"), disk.pci_slot)?;
     let source = source(problems, at, (disk.source, disk.cdrom))?;
+    if disk.shareable && !(matches!(source, DiskSource::Raw(_)) && cache == CacheMode::None) {
+        problems.add(&format!("{at}.shareable"), "it needs a raw source and no cache");
+        return None;
+    }
     Some(Disk {
         name: disk.name,
         field: disk.field,
@@ -73,6 +78,7 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
             dedicated_io_thread: disk.dedicated_io_thread,
             multi_queue: disk.multi_queue,
             pci_slot,
+            shareable: disk.shareable,
         },
         source,
     })
@@ -196,8 +202,13 @@ mod tests {
         let sizes = [BlockSize::Volume, custom(None), custom(Some(4096))];
         let slot = PciSlot::try_from(7).ok();
         let tuned = sizes.map(|block_size| {
-            let tuning =
-                DiskTuning { block_size, dedicated_io_thread: true, multi_queue: true, pci_slot: slot };
+            let tuning = DiskTuning {
+                block_size,
+                dedicated_io_thread: true,
+                multi_queue: true,
+                pci_slot: slot,
+                shareable: false,
+            };
             Disk { tuning, ..first.clone() }
         });
         let sources = [DiskSource::Raw("/c".into()), DiskSource::Qcow2 { path: "/d".into(), backing: None }]

@@ -72,7 +72,7 @@ sections! {
         Refused "domain.devices.disks[].lun.reservation", "SCSI devices are not passed through yet";
         Both "domain.devices.disks[].name", "";
         Both "domain.devices.disks[].serial", "";
-        Refused "domain.devices.disks[].shareable", "a disk has one VM that writes to it";
+        Both "domain.devices.disks[].shareable", "of claims and host disks; without cache";
         NoEffect "domain.devices.disks[].tag", "config drives have no tags of devices";
     }
     "Filesystems" {

@@ -154,6 +154,9 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
         };
         device["rerror"] = json!(reads);
         device["werror"] = json!(writes);
+        if disk.tuning.shareable {
+            device["share-rw"] = json!(true);
+        }
     }
     if !disk.serial.is_empty() {
         device["serial"] = json!(disk.serial);

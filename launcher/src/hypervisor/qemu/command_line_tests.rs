@@ -203,6 +203,19 @@ fn threads_are_assigned_by_policy() {
 }
 
 #[test]
+fn a_shareable_disk_has_other_writers() {
+    let tuning = DiskTuning { shareable: true, ..DiskTuning::default() };
+    let shared = Disk { tuning, cache: CacheMode::None, ..disk(DiskBus::Scsi) };
+    let line = line(&Launch { disks: vec![shared, disk(DiskBus::Scsi)], ..sample::kernel_boot() }, false);
+    let devices = values(&line, "-device");
+    let shares = devices
+        .iter()
+        .filter(|device| device.contains("scsi-hd"))
+        .map(|device| device.contains("share-rw\":true"));
+    assert_eq!(shares.collect::<Vec<_>>(), [true, false], "{devices:#?}");
+}
+
+#[test]
 fn an_overlay_gets_the_backing_image_we_name_and_no_other() {
     let mut launch = sample::kernel_boot();
     launch.disks.push(Disk {
