@@ -13,16 +13,32 @@ const HOTPLUG_LEAST: Bytes = Bytes::mebibytes(1024);
 /// What a guest cannot do with less than; KubeVirt's own limit for a request.
 const LEAST: Bytes = Bytes::new(1_000_000);
 
+/// The values of `memLock`.
+const REQUIRED: &str = "Required";
+const NOT_REQUIRED: &str = "NotRequired";
+
 /// The guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     guest: Bytes,
+    added_overhead: Bytes,
+    is_locked: bool,
 }
 
 impl Memory {
     /// What the guest sees: whole pages of 4 KiB.
     pub fn guest(&self) -> Bytes {
         self.guest
+    }
+
+    /// What the launcher is given beside the guest's memory and what is calculated.
+    pub fn added_overhead(&self) -> Bytes {
+        self.added_overhead
+    }
+
+    /// Whether the launcher may lock all of its memory.
+    pub fn is_locked(&self) -> bool {
+        self.is_locked
     }
 }
 
@@ -154,8 +170,7 @@ pub(super) fn read(
         }
         found.refuse_if(true, &at, "memory of huge pages");
     }
-    let overhead = memory.reserved_overhead.is_some();
-    found.refuse_if(overhead, &at.at("reservedOverhead"), "overhead beyond the formula");
+    let (added_overhead, is_locked) = overhead(memory.reserved_overhead.as_ref(), found);
     let max: Option<Bytes> = quantity(memory.max_guest.as_ref(), &at.at("maxGuest"), found);
     let visible = guest.or(resources.memory_request).or(resources.memory_limit);
     if let (Some(max), Some(guest)) = (max, visible)
@@ -187,5 +202,17 @@ pub(super) fn read(
         }
         return None;
     }
-    Some(Memory { guest: guest.round_down(PAGE) })
+    Some(Memory { guest: guest.round_down(PAGE), added_overhead, is_locked })
+}
+
+/// What is added to the overhead, and whether memory may be locked.
+fn overhead(reserved: Option<&v1::ReservedOverhead>, found: &mut Findings) -> (Bytes, bool) {
+    let Some(reserved) = reserved else { return (Bytes::new(0), false) };
+    let at = Field::new("spec.domain.memory.reservedOverhead");
+    let added = quantity(reserved.added_overhead.as_ref(), &at.at("addedOverhead"), found);
+    let mem_lock = reserved.mem_lock.as_deref().unwrap_or(NOT_REQUIRED);
+    if ![REQUIRED, NOT_REQUIRED].contains(&mem_lock) {
+        found.unsupported_value(&at.at("memLock"), mem_lock, &[NOT_REQUIRED, REQUIRED]);
+    }
+    (added.unwrap_or(Bytes::new(0)), mem_lock == REQUIRED)
 }

@@ -97,7 +97,16 @@ fn memory_and_vcpus() {
             (json!({"memory": {"guest": "much"}}), "memory.guest", Invalid),
             (json!({"memory": {"maxGuest": "1Mi"}}), "memory.guest", Invalid),
             (json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}), "memory.hugepages", NotSupported),
-            (json!({"memory": {"reservedOverhead": {}}}), "memory.reservedOverhead", NotSupported),
+            (
+                json!({"memory": {"reservedOverhead": {"addedOverhead": "much"}}}),
+                "memory.reservedOverhead.addedOverhead",
+                Invalid,
+            ),
+            (
+                json!({"memory": {"reservedOverhead": {"memLock": "Always"}}}),
+                "memory.reservedOverhead.memLock",
+                NotSupported,
+            ),
             (json!({"resources": {"requests": {"memory": "999k"}}}), "resources.requests.memory", Invalid),
             (
                 json!({"memory": null, "resources": {"limits": {"memory": "0"}}}),

@@ -23,7 +23,7 @@ use vireo_proto::files;
 use vireo_proto::launcher::{Disk, disk_source::Source};
 
 use self::claims::{open_disk as open_claim, open_state};
-pub(crate) use self::host_devices::prepare as prepare_host_devices;
+pub(crate) use self::host_devices::{permit_locking, prepare as prepare_host_devices};
 pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
 use super::files::{PodFiles, named, open_disk};

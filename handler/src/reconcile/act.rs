@@ -338,6 +338,12 @@ impl VmiReconciler {
         // It knows the interfaces of its Pod now.
         let record = self.known()?;
         let mut request = self.request(&record, &vm, &prepared, &uplink);
+        let memory = vm.memory();
+        if memory.is_locked() {
+            let bytes = memory.guest().get().saturating_add(memory.added_overhead().get());
+            let permitted = launcher::pod::permit_locking(self.link()?.pid(), bytes);
+            permitted.map_err(sync_error("FailedLaunch"))?;
+        }
         request.extra_devices.extend(self.host_devices(&vm).await?.iter().map(Into::into));
         let host_disks = HostDisks::of(&vm, &prepared.disks, &self.node.settings.allowed);
         self.pass_files(&record, request.clone(), host_disks).await?;
@@ -352,7 +358,8 @@ impl VmiReconciler {
 
     /// The devices of the host that a VM gets: the kubelet gave them to its launcher.
     async fn host_devices(&self, vm: &vireo_api::spec::Vm) -> Result<Vec<DeviceRequest>, SyncError> {
-        let (requested, memory) = (vm.host_devices().to_vec(), vm.memory().guest().get());
+        let memory = vm.memory().guest().get().saturating_add(vm.memory().added_overhead().get());
+        let requested = vm.host_devices().to_vec();
         match (&self.node.settings.runtime, requested.first()) {
             (_, None) => Ok(Vec::new()),
             (Runtime::Process, Some(first)) => Err(SyncError {

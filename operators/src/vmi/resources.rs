@@ -83,6 +83,9 @@ fn overhead(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) 
         (true, true) => MONITOR,
         (true, false) => QEMU,
     };
+    let reserved = vmi.spec.domain.memory.as_ref().and_then(|memory| memory.reserved_overhead.as_ref());
+    let added = reserved.and_then(|reserved| Bytes::try_from(reserved.added_overhead.as_ref()?).ok());
+    let bytes = added.map_or(bytes, |added| bytes.saturating_add(added.get()));
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -167,6 +170,19 @@ mod tests {
         assert_eq!(Requests::of(&vmi, false, &config).overhead, MONITOR * 5 / 2);
         vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "qemu".to_owned());
         assert_eq!(overhead(&vmi, true), QEMU, "what is asked for counts");
+    }
+
+    #[test]
+    fn overhead_is_added_to_what_is_calculated() {
+        let memory = json!({"guest": "64Mi", "reservedOverhead": {"addedOverhead": "1Gi"}});
+        let mut vmi = vmi(json!({"memory": memory}));
+        let of = |vmi: &_, config: &ClusterConfig| Requests::of(vmi, false, config);
+        let requests = of(&vmi, &ClusterConfig::default());
+        assert_eq!((requests.overhead, requests.memory), (QEMU + 1024 * MI, QEMU + 1088 * MI));
+        let config = ClusterConfig { overhead_ratio: 2.0, ..ClusterConfig::default() };
+        assert_eq!(of(&vmi, &config).overhead, 2 * (QEMU + 1024 * MI), "as KubeVirt has it");
+        vmi.spec.domain.resources.overcommit_guest_overhead = Some(true);
+        assert_eq!(of(&vmi, &config).overhead, 0);
     }
 
     #[test]

@@ -223,8 +223,8 @@ sections! {
         Both "domain.memory.guest", "";
         Refused "domain.memory.hugepages.pageSize", "memory of guests is not backed by huge pages yet";
         NoEffect "domain.memory.maxGuest", "memory is not hotplugged yet";
-        Refused "domain.memory.reservedOverhead.addedOverhead", "the overhead of memory is calculated";
-        Refused "domain.memory.reservedOverhead.memLock", "the overhead of memory is calculated";
+        Both "domain.memory.reservedOverhead.addedOverhead", "requested for the launcher Pod";
+        Both "domain.memory.reservedOverhead.memLock", "the limit of the launcher's locked memory";
     }
     "Resources" {
         Both "domain.resources.limits{}", "CPU and memory; on a single host that of memory applies to what the hypervisor takes, too";

@@ -132,10 +132,18 @@ pub(crate) fn prepare(pid: i32, requested: &[Requested], memory: u64) -> io::Res
         give(&root, &Sysfs::default(), device, owner).map_err(failed)?;
     }
     if locks_memory {
-        let limit = Some(memory.saturating_add(VFIO_OVERHEAD));
-        prlimit(Pid::from_raw(pid), Resource::Memlock, Rlimit { current: limit, maximum: limit })?;
+        permit_locking(pid, memory)?;
     }
     Ok(devices)
+}
+
+/// Lets the launcher with a process ID, and QEMU, lock this much memory and what devices take beside it.
+///
+/// # Errors
+/// When the node agent has no right to do that, or the process has ended.
+pub(crate) fn permit_locking(pid: i32, memory: u64) -> io::Result<()> {
+    let limit = Some(memory.saturating_add(VFIO_OVERHEAD));
+    Ok(prlimit(Pid::from_raw(pid), Resource::Memlock, Rlimit { current: limit, maximum: limit }).map(drop)?)
 }
 
 /// Makes a user the owner of the file of a device that a container has. The launcher cannot make device files, and its
