@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
 use imago::file::File as Storage;
@@ -13,6 +13,12 @@ use vm_memory::VolatileSlice;
 use super::engine::ImageFile;
 use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 use crate::sys::vectored::MAX_VECTORS;
+
+/// What the importer lets a disk have, too.
+const MAX_SIZE: u64 = 16 << 40;
+/// Bytes of tables, which are QEMU's limits as well.
+const MAX_L1: u64 = 32 << 20;
+const MAX_REFCOUNTS: u64 = 8 << 20;
 
 /// An image that imago reads and writes: qcow2, over a raw one where it has a backing file, and a raw one that bypasses
 /// the page cache, whose sectors may be smaller than what the host transfers.
@@ -88,11 +94,12 @@ fn storage(file: &File, writable: bool, direct: bool) -> io::Result<Storage> {
 }
 
 /// Refuses what would be served wrongly: imago does not look at the encryption method, and a data file is nothing we
-/// are given.
+/// are given. Refuses also what a few bytes would make large: imago reads the tables whole when it opens an image.
 fn check_header(image: &File) -> Result<(), ImageError> {
     let mut header = [0; 80];
     image.read_exact_at(&mut header, 0).map_err(ImageError::Open)?;
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| header[at + i]));
+    let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
     if word(0) != 0x5146_49fb {
         return Err(ImageError::Unsupported("is not qcow2"));
     }
@@ -102,6 +109,28 @@ fn check_header(image: &File) -> Result<(), ImageError> {
     // Incompatible features: bit 2: the data is in another file.
     if word(4) >= 3 && word(76) & 1 << 2 != 0 {
         return Err(ImageError::Unsupported("keeps its data in another file"));
+    }
+    if long(24) > MAX_SIZE {
+        return Err(ImageError::Unsupported("is larger than the 16 TiB that a disk may have"));
+    }
+    let cluster_bits = word(20);
+    if !(9..=21).contains(&cluster_bits) {
+        return Err(ImageError::Unsupported("has clusters of a size that qcow2 does not have"));
+    }
+    let cluster = 1 << cluster_bits;
+    let length = { image }.seek(SeekFrom::End(0)).map_err(ImageError::Open)?;
+    // A file may end inside its last cluster.
+    let length = length.checked_next_multiple_of(cluster).unwrap_or(u64::MAX);
+    for (start, bytes, most) in [
+        (long(40), u64::from(word(36)) * 8, MAX_L1),
+        (long(48), u64::from(word(56)) * cluster, MAX_REFCOUNTS),
+    ] {
+        if bytes > most {
+            return Err(ImageError::Unsupported("has a table that is larger than QEMU makes any"));
+        }
+        if start.checked_add(bytes).is_none_or(|end| end > length) {
+            return Err(ImageError::Unsupported("has a table that lies beyond its end"));
+        }
     }
     Ok(())
 }
@@ -198,6 +227,46 @@ mod tests {
     use vm_memory::{Bytes, GuestAddress};
 
     use super::*;
+
+    /// A small file must not make a launcher keep large tables, or serve a disk that is larger than any.
+    #[test]
+    fn a_header_cannot_claim_what_its_file_does_not_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.qcow2");
+        let made =
+            Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("4M").status();
+        assert!(made.unwrap().success());
+        let whole = std::fs::read(&path).unwrap();
+        type Change = fn(&mut Vec<u8>);
+        // The first is what fuzzing found: 55 PB and 2.3 million entries in 127 bytes.
+        let refused: [(&str, Change); 7] = [
+            ("16 TiB", |image| {
+                image[24..32].copy_from_slice(&55_000_000_000_000_000_u64.to_be_bytes());
+                image[36..40].copy_from_slice(&2_300_000_u32.to_be_bytes());
+                image.truncate(127);
+            }),
+            ("beyond its end", |image| {
+                image[36..40].copy_from_slice(&2_300_000_u32.to_be_bytes());
+                image.truncate(127);
+            }),
+            ("beyond its end", |image| image[40..48].copy_from_slice(&(1_u64 << 40).to_be_bytes())),
+            ("beyond its end", |image| image[40..48].fill(0xff)),
+            ("beyond its end", |image| image[56..60].copy_from_slice(&100_u32.to_be_bytes())),
+            ("larger than QEMU", |image| image[36..40].fill(0xff)),
+            ("clusters", |image| image[20..24].fill(0xff)),
+        ];
+        for (word, change) in refused {
+            let mut image = whole.clone();
+            change(&mut image);
+            std::fs::write(&path, &image).unwrap();
+            let opened = Formatted::open_qcow2(&File::open(&path).unwrap(), None, (true, false));
+            let error = opened.err().expect(word).to_string();
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        std::fs::write(&path, &whole).unwrap();
+        let opened = Formatted::open_qcow2(&File::open(&path).unwrap(), None, (true, false)).unwrap();
+        assert_eq!(opened.sectors, 8192);
+    }
 
     /// The system calls take 1,024.
     #[test]
