@@ -30,6 +30,7 @@ mod network;
 mod notice;
 mod permitted;
 mod platform;
+mod port;
 mod probe;
 mod projected;
 mod report;
@@ -52,7 +53,7 @@ pub use firmware::{AcpiTableKind, AcpiTableRef, BootSource, Firmware, KernelBoot
 pub use host_device::{HostDevice, VFIO_OVERHEAD};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
 pub use image::{ImageRef, ImageRefError, Pull, PullPolicy};
-pub use interface::{Dhcp, Interface, Port, Protocol};
+pub use interface::{Dhcp, Interface};
 pub use labels::label_selector_problems;
 pub use lifecycle::{EvictionStrategy, Lifecycle};
 pub use memory::{Memory, Resources, memory_hotplug_problems};
@@ -60,6 +61,7 @@ pub use network::{Binding, GuestNetworks, Ipv4Net, Ipv6Net, NetworkAttachment, N
 pub use notice::Notice;
 pub use permitted::{DeviceId, DeviceSelector, PermittedHostDevices, PermittedResource};
 pub use platform::is_machine_type;
+pub use port::{Forwards, Port, PortRange, Protocol};
 pub use probe::{Probe, ProbeHost, ProbeQuestion};
 pub use projected::{DownwardContent, DownwardFile, ObjectKind, ObjectSource, Projected, ProjectedSource};
 pub use report::{Cause, Problem, Report};

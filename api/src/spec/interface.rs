@@ -6,7 +6,7 @@ use super::disk::{BootOrders, boot_order};
 use super::network::{Binding, BindingKind, Network, NetworkSource, binding};
 use super::report::Findings;
 use super::syntax::is_one_line;
-use super::{Field, VmiUid};
+use super::{Field, VmiUid, port};
 use crate::v1;
 
 /// KubeVirt's own address on the other side of masquerade.
@@ -26,39 +26,6 @@ pub struct Interface {
     binding: Binding,
     dhcp: Dhcp,
     link_up: bool,
-}
-
-/// A forwarded port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
-    name: Option<String>,
-    protocol: Protocol,
-    port: u16,
-}
-
-/// What a port is a port of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is a protocol's own name")]
-pub enum Protocol {
-    Tcp,
-    Udp,
-}
-
-impl Port {
-    /// How it is referred to.
-    pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-
-    /// TCP or UDP.
-    pub fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
-    /// From 1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
 }
 
 /// DHCP options of the guest beside its address.
@@ -200,7 +167,7 @@ fn joined(
         let earlier = interfaces.get(..index).unwrap_or_default();
         let network = name(interface, earlier, &networks, &field.at("name"), found);
         let kind = binding(interface, &field, found);
-        let ports = ports(&interface.ports, &field.at("ports"), found);
+        let forwards = port::read(interface, &field, found);
         let model = model(&interface.model, &field.at("model"), found);
         let mac = mac(interface, &field.at("macAddress"), found);
         if let Some(mac) = mac.filter(|mac| macs.contains(mac)) {
@@ -219,7 +186,7 @@ fn joined(
             (Some(BindingKind::Masquerade), Some(networks)) => {
                 let derived = || uid.map(|uid| uid.mac_of(&interface.name));
                 let Some(mac) = mac.or_else(derived) else { continue };
-                (Binding::Masquerade { networks: *networks, ports }, Some(mac))
+                (Binding::Masquerade { networks: *networks, forwards }, Some(mac))
             }
             (Some(BindingKind::Masquerade), None) => {
                 if let NetworkSource::Multus(_) = source {
@@ -230,7 +197,11 @@ fn joined(
             }
             (Some(BindingKind::Bridge), _) => {
                 let why = "a bridge forwards everything";
-                found.notice_if(!ports.is_empty(), &field.at("ports"), why);
+                found.notice_if(!interface.ports.is_empty(), &field.at("ports"), why);
+                if !interface.port_ranges.is_empty() {
+                    let at = field.at("portRanges");
+                    found.forbidden(&at, "ranges of ports are for masquerade: a bridge forwards everything");
+                }
                 (Binding::Bridge, mac)
             }
             (None, _) => continue,
@@ -283,55 +254,6 @@ fn name<'a>(
         );
     }
     network
-}
-
-fn ports(ports: &[v1::Port], at: &Field, found: &mut Findings) -> Vec<Port> {
-    let mut read: Vec<Port> = Vec::new();
-    for (index, port) in ports.iter().enumerate() {
-        let at = at.index(index);
-        let name = Some(port.name.clone()).filter(|name| !name.is_empty());
-        if let Some(name) = &name {
-            if !is_port_name(name) {
-                found.invalid_value(&at.at("name"), name, "must be at most 15 of a-z, 0-9 and '-', one letter at least, no '-' at the ends or twice in a row");
-            } else if read.iter().any(|known| known.name.as_ref() == Some(name)) {
-                found.duplicate(&at.at("name"), format!("a port before this one is called {name:?}, too"));
-            }
-        }
-        let protocol = match port.protocol.as_str() {
-            "" | "TCP" => Protocol::Tcp,
-            "UDP" => Protocol::Udp,
-            other => {
-                found.invalid_value(&at.at("protocol"), other, "must be TCP or UDP");
-                continue;
-            }
-        };
-        let Some(number) = port.port else {
-            found.required_value(&at.at("port"), "give the port's number");
-            continue;
-        };
-        let Some(number) = u16::try_from(number).ok().filter(|number| *number != 0) else {
-            found.invalid_value(&at.at("port"), number, "must be between 1 and 65535, inclusive");
-            continue;
-        };
-        // KubeVirt tolerates a port that is listed twice, such as once without and once with its default protocol.
-        let is_known = |known: &Port| {
-            known.port == number && known.protocol == protocol && (name.is_none() || known.name == name)
-        };
-        if !read.iter().any(is_known) {
-            read.push(Port { name, protocol, port: number });
-        }
-    }
-    read
-}
-
-/// An IANA service name, in lower case.
-fn is_port_name(name: &str) -> bool {
-    name.len() <= 15
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        && name.bytes().any(|b| b.is_ascii_lowercase())
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && !name.contains("--")
 }
 
 fn model(text: &str, at: &Field, found: &mut Findings) -> NicModel {
@@ -414,7 +336,6 @@ fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
 }
 
 fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
-    found.refuse_if(!interface.port_ranges.is_empty(), &at.at("portRanges"), "forwarding ranges of ports");
     found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
     match interface.state.as_str() {
         "" | "up" | "down" => {}

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::report::Findings;
 use super::syntax::is_dns_subdomain;
-use super::{Field, Port};
+use super::{Field, Forwards};
 use crate::names::{PRIMARY_POD_INTERFACE, pod_interface};
 use crate::v1;
 
@@ -146,8 +146,8 @@ pub enum Binding {
     Masquerade {
         /// The guest's own networks.
         networks: GuestNetworks,
-        /// What is forwarded to the guest; everything when empty.
-        ports: Vec<Port>,
+        /// What is forwarded to the guest.
+        forwards: Forwards,
     },
     /// A Linux bridge: the guest takes over the MAC and the IP address of the interface in the Pod.
     Bridge,

@@ -267,7 +267,7 @@ fn number(
         None => found.required_value(at, "give the port's number or name"),
         Some(IntOrString::String(name)) => {
             let ports = interfaces.iter().flat_map(|interface| match interface.binding() {
-                Binding::Masquerade { ports, .. } => ports.as_slice(),
+                Binding::Masquerade { forwards, .. } => forwards.ports(),
                 Binding::Bridge => &[],
             });
             let named = |port: &&super::Port| port.protocol() == Protocol::Tcp && port.name() == Some(name);

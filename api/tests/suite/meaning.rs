@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, GuestNetworks, HostDiskCreate,
-    HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion, ProjectedSource, VolumeSource,
+    Balloon, Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, Forwards, GuestNetworks,
+    HostDiskCreate, HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion,
+    ProjectedSource, Protocol, VolumeSource,
 };
 use vireo_vmconfig::{
     CacheMode, CpuModel, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy,
@@ -212,11 +213,24 @@ fn interfaces_are_joined_with_their_networks() {
         (nic.model(), nic.mac().unwrap().to_string()),
         (NicModel::E1000e, "52:54:00:00:00:01".to_owned())
     );
-    let Binding::Masquerade { networks, ports } = nic.binding() else { panic!("{nic:?}") };
+    let Binding::Masquerade { networks, forwards } = nic.binding() else { panic!("{nic:?}") };
     let GuestNetworks { ipv4, ipv6 } = networks;
     assert_eq!((ipv4.guest().to_string(), ipv4.prefix()), ("192.168.7.2".to_owned(), 24));
     assert_eq!((ipv6.guest().to_string(), ipv6.prefix()), ("fd10:0:2::2".to_owned(), 120));
-    assert_eq!(ports.iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
+    assert_eq!(forwards.ports().iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
+}
+
+#[test]
+fn ranges_of_ports_are_forwarded_as_a_manifest_has_them() {
+    let ranges = json!([{"protocol": "TCP", "start": 8000, "end": 8010}, {"protocol": "TCP", "start": 22, "end": 22},
+        {"protocol": "UDP", "start": 1, "end": 65535}]);
+    let nic = json!({"interfaces": [{"name": "default", "masquerade": {}, "portRanges": ranges}]});
+    let vm = with_devices(nic).unwrap();
+    let Binding::Masquerade { forwards: Forwards::Ranges(ranges), .. } = vm.interfaces()[0].binding() else {
+        panic!("{:?}", vm.interfaces());
+    };
+    let read: Vec<_> = ranges.iter().map(|range| (range.protocol(), range.first(), range.last())).collect();
+    assert_eq!(read, [(Protocol::Tcp, 8000, 8010), (Protocol::Tcp, 22, 22), (Protocol::Udp, 1, 65535)]);
 }
 
 #[test]
@@ -253,7 +267,7 @@ fn a_vmi_without_networks_has_a_default_network() {
     let vm = with_spec(bare.clone()).unwrap();
     let [nic] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
     assert_eq!((nic.name(), nic.model()), ("default", NicModel::Virtio));
-    assert!(matches!(nic.binding(), Binding::Masquerade { ports, .. } if ports.is_empty()));
+    assert!(matches!(nic.binding(), Binding::Masquerade { forwards: Forwards::All, .. }));
     let mut none = bare;
     none["domain"]["devices"]["autoattachPodInterface"] = json!(false);
     assert_eq!(with_spec(none).unwrap().interfaces(), []);

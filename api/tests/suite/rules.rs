@@ -1,7 +1,9 @@
 //! Every rule refuses what it is for, by the field KubeVirt names, and nothing beside it.
 
 use serde_json::{Value, json};
-use vireo_api::spec::Cause::{self, Duplicate, Invalid, NotFound, NotSupported, Required};
+use vireo_api::spec::Cause::{
+    self, Duplicate, Forbidden, Invalid, NotFound, NotSupported, Required, TooMany,
+};
 use vireo_api::spec::{Report, Vm};
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
@@ -487,6 +489,8 @@ fn interfaces() {
         json!({"interfaces": [nic]})
     };
     let port = |port: Value| nic(json!({"ports": [{"name": "web", "port": 80}, port]}));
+    let ranges = |ranges: Value| nic(json!({"portRanges": ranges}));
+    let many_ranges = (1..=11).map(|port| json!({"protocol": "TCP", "start": port, "end": port})).collect();
     let dhcp = |options: Value| nic(json!({"dhcpOptions": options}));
     let mut rows = vec![
         (json!({"interfaces": ["+", {"name": "more", "masquerade": {}}]}), "[1].name", NotFound),
@@ -503,10 +507,25 @@ fn interfaces() {
         (port(json!({"port": 81, "protocol": "SCTP"})), "[0].ports[1].protocol", Invalid),
         (port(json!({"port": 81, "name": "web"})), "[0].ports[1].name", Duplicate),
         (port(json!({"port": 81, "name": "80"})), "[0].ports[1].name", Invalid),
+        (ranges(json!([{"protocol": "TCP", "start": 2}])), "[0].portRanges[0].end", Required),
+        (ranges(json!([{"protocol": "TCP", "end": 2}])), "[0].portRanges[0].start", Required),
+        (ranges(json!([{"start": 1, "end": 2}])), "[0].portRanges[0].protocol", Required),
+        (ranges(json!([{"protocol": "SCTP", "start": 1, "end": 2}])), "[0].portRanges[0].protocol", Invalid),
+        (ranges(json!([{"protocol": "TCP", "start": 0, "end": 2}])), "[0].portRanges[0].start", Invalid),
+        (ranges(json!([{"protocol": "TCP", "start": 1, "end": 65536}])), "[0].portRanges[0].end", Invalid),
+        (ranges(json!([{"protocol": "TCP", "start": 3, "end": 2}])), "[0].portRanges[0].end", Invalid),
         (
-            nic(json!({"portRanges": [{"protocol": "TCP", "start": 1, "end": 2}]})),
+            ranges(
+                json!([{"protocol": "TCP", "start": 1, "end": 5}, {"protocol": "TCP", "start": 5, "end": 9}]),
+            ),
+            "[0].portRanges[1]",
+            Invalid,
+        ),
+        (ranges(many_ranges), "[0].portRanges", TooMany),
+        (
+            nic(json!({"ports": [{"port": 1}], "portRanges": [{"protocol": "TCP", "start": 1, "end": 2}]})),
             "[0].portRanges",
-            NotSupported,
+            Forbidden,
         ),
         (nic(json!({"pciAddress": "0000:00:1f.0"})), "[0].pciAddress", Invalid),
         (nic(json!({"acpiIndex": -1})), "[0].acpiIndex", Invalid),

@@ -151,6 +151,10 @@ fn contexts() -> Vec<(&'static str, Value)> {
             devices(json!({"interfaces": [
             {"dhcpOptions": {"privateOptions": [{"option": 224, "value": "x"}]}}]})),
         ),
+        (
+            "domain.devices.interfaces[].portRanges[]",
+            devices(json!({"interfaces": [{"portRanges": [{"protocol": "TCP", "start": 1, "end": 1}]}]})),
+        ),
         ("domain.devices.interfaces[].ports[]", devices(json!({"interfaces": [{"ports": [{"port": 80}]}]}))),
         ("domain.ioThreads", domain(json!({"ioThreadsPolicy": "supplementalPool"}))),
         ("domain.cpu.features[]", domain(json!({"cpu": {"features": [{"name": "aes"}]}}))),

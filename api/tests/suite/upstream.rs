@@ -60,8 +60,10 @@ fn a_port_that_is_listed_twice_is_one_port() {
         {"port": 80, "protocol": "UDP"}]);
     let nic = json!({"interfaces": [{"name": "default", "masquerade": {}, "ports": ports}]});
     let vm = with_devices(nic).unwrap();
-    let Binding::Masquerade { ports, .. } = vm.interfaces()[0].binding() else { panic!("another binding") };
-    let reported: Vec<_> = ports.iter().map(|port| (port.name(), port.port())).collect();
+    let Binding::Masquerade { forwards, .. } = vm.interfaces()[0].binding() else {
+        panic!("another binding")
+    };
+    let reported: Vec<_> = forwards.ports().iter().map(|port| (port.name(), port.port())).collect();
     assert_eq!(reported, [(None, 80), (Some("web"), 80), (None, 80)]);
 }
 

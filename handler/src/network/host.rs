@@ -35,7 +35,7 @@ impl FromStr for Forward {
             _ => return Err(ParsePortError),
         };
         let port = port.parse().ok().filter(|port| *port != 0).ok_or(ParsePortError)?;
-        Ok(Self { protocol, port })
+        Ok(Self::port(protocol, port))
     }
 }
 
@@ -95,8 +95,8 @@ add rule inet vireo from_guests icmpv6 type { nd-neighbor-solicit, nd-neighbor-a
             );
         }
     }
-    for Forward { protocol, port } in &access.host_ports {
-        let _ = writeln!(rules, "add rule inet vireo from_guests {} dport {port} accept", protocol.as_str());
+    for ports in &access.host_ports {
+        let _ = writeln!(rules, "add rule inet vireo from_guests {ports} accept");
     }
     let _ = writeln!(rules, "add rule inet vireo from_guests drop");
     let _ = writeln!(rules, "add rule inet vireo input iifname \"{LINK_PREFIX}*\" jump from_guests");
@@ -144,7 +144,7 @@ add rule inet vireo forward iifname \"vv*\" oifname \"vv*\" drop
 
     #[test]
     fn ports_are_read() {
-        assert_eq!("udp/53".parse(), Ok(Forward { protocol: Protocol::Udp, port: 53 }));
+        assert_eq!("udp/53".parse(), Ok(Forward::port(Protocol::Udp, 53)));
         for bad in ["", "53", "tcp/", "tcp/0", "tcp/65536", "sctp/1", "tcp/-1", "TCP/1"] {
             assert_eq!(bad.parse::<Forward>(), Err(ParsePortError), "{bad}");
         }

@@ -2,20 +2,41 @@
 //!
 //! Every rule set replaces itself as a whole in one transaction, so applying it twice is applying it once.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
 use thiserror::Error;
 
-/// A forwarded port.
+/// Forwarded ports, the same outside and in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forward {
     /// "tcp" or "udp".
     pub protocol: Protocol,
-    /// The port, the same outside and in the guest.
-    pub port: u16,
+    /// From 1.
+    pub first: u16,
+    /// Not below the first.
+    pub last: u16,
+}
+
+impl Forward {
+    /// A single port.
+    pub const fn port(protocol: Protocol, port: u16) -> Self {
+        Self { protocol, first: port, last: port }
+    }
+}
+
+/// The condition of a rule: `tcp dport 8000-8010`.
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { protocol, first, last } = self;
+        write!(f, "{} dport {first}", protocol.as_str())?;
+        if last > first {
+            write!(f, "-{last}")?;
+        }
+        Ok(())
+    }
 }
 
 /// A transport protocol, with its name in nft.
@@ -28,7 +49,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    pub(super) fn as_str(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -53,8 +74,8 @@ fn dnat(guest: IpAddr, forwards: &[Forward]) -> String {
     if forwards.is_empty() {
         let _ = writeln!(dnat, "    iifname \"eth0\" dnat to {guest}");
     }
-    for Forward { protocol, port } in forwards {
-        let _ = writeln!(dnat, "    iifname \"eth0\" {} dport {port} dnat to {guest}", protocol.as_str());
+    for forward in forwards {
+        let _ = writeln!(dnat, "    iifname \"eth0\" {forward} dnat to {guest}");
     }
     dnat
 }
@@ -167,13 +188,17 @@ mod tests {
             rules.lines().filter(|line| line.contains("dnat to")).map(|line| line.trim().to_owned()).collect()
         };
         assert_eq!(dnats(&[]), ["iifname \"eth0\" dnat to 10.0.2.2"]);
-        let ports =
-            [Forward { protocol: Protocol::Tcp, port: 22 }, Forward { protocol: Protocol::Udp, port: 53 }];
+        let ports = [
+            Forward::port(Protocol::Tcp, 22),
+            Forward::port(Protocol::Udp, 53),
+            Forward { protocol: Protocol::Udp, first: 10000, last: 10100 },
+        ];
         assert_eq!(
             dnats(&ports),
             [
                 "iifname \"eth0\" tcp dport 22 dnat to 10.0.2.2",
-                "iifname \"eth0\" udp dport 53 dnat to 10.0.2.2"
+                "iifname \"eth0\" udp dport 53 dnat to 10.0.2.2",
+                "iifname \"eth0\" udp dport 10000-10100 dnat to 10.0.2.2"
             ]
         );
     }
@@ -181,7 +206,8 @@ mod tests {
     #[test]
     fn ipv6_has_the_same_rules_and_lets_neighbours_find_each_other() {
         let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
-        let ports = [Forward { protocol: Protocol::Udp, port: 53 }];
+        let ports =
+            [Forward::port(Protocol::Udp, 53), Forward { protocol: Protocol::Tcp, first: 1, last: 65535 }];
         let rules = |forwards| {
             guest_ipv6_rules(address("fd10:0:2::2"), address("fd10:0:2::1"), address("fe80::1"), forwards)
         };
@@ -196,7 +222,10 @@ mod tests {
             assert!(all.contains(line), "{line} is missing in {all}");
         }
         let listed = rules(&ports);
-        assert!(listed.contains("    iifname \"eth0\" udp dport 53 dnat to fd10:0:2::2\n"), "{listed}");
+        for condition in ["udp dport 53", "tcp dport 1-65535"] {
+            let line = format!("    iifname \"eth0\" {condition} dnat to fd10:0:2::2\n");
+            assert!(listed.contains(&line), "{line} is missing in {listed}");
+        }
         assert!(!listed.contains("\"eth0\" dnat"), "{listed}");
     }
 }

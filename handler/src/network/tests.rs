@@ -42,8 +42,8 @@ fn add_namespace(name: &str) {
 }
 
 /// A port of the host that guests reach.
-const OPEN: Forward = Forward { protocol: Protocol::Tcp, port: 7000 };
-const OPEN_UDP: Forward = Forward { protocol: Protocol::Udp, port: 7001 };
+const OPEN: Forward = Forward::port(Protocol::Tcp, 7000);
+const OPEN_UDP: Forward = Forward::port(Protocol::Udp, 7001);
 
 /// Of its guest's NIC.
 const MAC: MacAddr = MacAddr::local([0, 0, 0, 0, 2]);
@@ -166,7 +166,7 @@ fn host_and_guest_reach_each_other() {
     assert_eq!(peer.ip(), bench.plan.wire().host(), "the guest sees the host's own address");
 
     // The other way: the host sees the VMI's address, not the guest's private one.
-    let host = TcpListener::bind((bench.plan.wire().host(), OPEN.port)).unwrap();
+    let host = TcpListener::bind((bench.plan.wire().host(), OPEN.first)).unwrap();
     let address = host.local_addr().unwrap();
     let client = bench.in_guest(move || TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
     let (_, seen) = host.accept().unwrap();
@@ -176,7 +176,7 @@ fn host_and_guest_reach_each_other() {
 
 #[test]
 fn host_and_guest_reach_each_other_over_ipv6() {
-    let Some(bench) = Bench::new(&[Forward { protocol: Protocol::Tcp, port: 8080 }]) else { return };
+    let Some(bench) = Bench::new(&[Forward::port(Protocol::Tcp, 8080)]) else { return };
     let Some(wire) = bench.plan.wire_ipv6() else {
         eprintln!("SKIPPED: the kernel has no IPv6");
         return;
@@ -195,7 +195,7 @@ fn host_and_guest_reach_each_other_over_ipv6() {
     // then: it would ask for that from another address, too.
     run(&format!("ip netns exec {} ping -6 -c 1 -W 5 {}", bench.guest, wire.host()));
     run(&format!("ip -n {} addr add fd10:0:2::77/120 dev eth0 nodad", bench.guest));
-    let host = UdpSocket::bind((wire.host(), OPEN_UDP.port)).unwrap();
+    let host = UdpSocket::bind((wire.host(), OPEN_UDP.first)).unwrap();
     host.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let target = host.local_addr().unwrap();
     for from in ["fd10:0:2::77", "fd10:0:2::2"] {
@@ -222,7 +222,7 @@ fn host_and_guest_reach_each_other_over_ipv6() {
 
 #[test]
 fn only_listed_ports_reach_the_guest() {
-    let Some(bench) = Bench::new(&[Forward { protocol: Protocol::Tcp, port: 8080 }]) else { return };
+    let Some(bench) = Bench::new(&[Forward::port(Protocol::Tcp, 8080)]) else { return };
     let open = bench.listen(8080);
     let closed = bench.listen(9090);
     greet(&bench, &open, 8080);
@@ -232,9 +232,25 @@ fn only_listed_ports_reach_the_guest() {
 }
 
 #[test]
+fn a_range_of_ports_reaches_the_guest_with_its_ends() {
+    let Some(bench) = Bench::new(&[Forward { protocol: Protocol::Tcp, first: 8080, last: 8082 }]) else {
+        return;
+    };
+    for port in [8080, 8081, 8082] {
+        greet(&bench, &bench.listen(port), port);
+    }
+    for port in [8079, 8083] {
+        let closed = bench.listen(port);
+        assert!(TcpStream::connect_timeout(&bench.vm(port), Duration::from_secs(1)).is_err());
+        closed.set_nonblocking(true).unwrap();
+        assert!(closed.accept().is_err());
+    }
+}
+
+#[test]
 fn a_guest_cannot_spoof_addresses_nor_reach_the_namespace() {
     let Some(bench) = Bench::new(&[]) else { return };
-    let host = UdpSocket::bind((bench.plan.wire().host(), OPEN_UDP.port)).unwrap();
+    let host = UdpSocket::bind((bench.plan.wire().host(), OPEN_UDP.first)).unwrap();
     host.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let target = host.local_addr().unwrap();
     // The guest knows its gateway then: it would ask for that from another address, too.

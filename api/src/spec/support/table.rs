@@ -111,9 +111,9 @@ sections! {
         Refused "domain.devices.interfaces[].passt", "KubeVirt has removed this binding";
         Refused "domain.devices.interfaces[].passtBinding", "there is no passt yet";
         Qemu "domain.devices.interfaces[].pciAddress", "slots 01 to 1d of the root bus";
-        Refused "domain.devices.interfaces[].portRanges[].end", "ranges of ports are not forwarded yet";
-        Refused "domain.devices.interfaces[].portRanges[].protocol", "ranges of ports are not forwarded yet";
-        Refused "domain.devices.interfaces[].portRanges[].start", "ranges of ports are not forwarded yet";
+        Both "domain.devices.interfaces[].portRanges[].end", "";
+        Both "domain.devices.interfaces[].portRanges[].protocol", "";
+        Both "domain.devices.interfaces[].portRanges[].start", "at most 10, without `ports`; of masquerade";
         Both "domain.devices.interfaces[].ports[].name", "";
         Both "domain.devices.interfaces[].ports[].port", "";
         Both "domain.devices.interfaces[].ports[].protocol", "";

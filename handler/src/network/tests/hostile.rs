@@ -135,7 +135,7 @@ fn a_guest_sends_from_its_own_addresses_alone() {
     assert!(neighbours.contains("10.0.2.2 lladdr 02:00:00:00:00:02"), "{neighbours}");
     assert_eq!(neighbours.lines().count(), 1, "{neighbours}");
 
-    let host = UdpSocket::bind((bench.plan.wire().host(), OPEN_UDP.port)).unwrap();
+    let host = UdpSocket::bind((bench.plan.wire().host(), OPEN_UDP.first)).unwrap();
     host.set_read_timeout(Some(PATIENCE)).unwrap();
     let target = host.local_addr().unwrap();
     let mac = run(&format!("ip -n {} -o link show tap0", bench.plan.namespace));
@@ -186,14 +186,14 @@ fn ports_of_the_host_and_other_guests_are_out_of_reach_unless_they_are_opened() 
     let Some(one) = Bench::new(&[]) else { return };
     let two = Bench::beside(&[], &access(false));
     two.put_guest();
-    let open = TcpListener::bind(("0.0.0.0", OPEN.port)).unwrap();
+    let open = TcpListener::bind(("0.0.0.0", OPEN.first)).unwrap();
     let closed = TcpListener::bind(("0.0.0.0", 7777)).unwrap();
     let brief = Duration::from_secs(1);
     let reach =
         |address: SocketAddr| one.in_guest(move || TcpStream::connect_timeout(&address, brief)).is_ok();
     // Every address of the host counts, also that of another guest's wire.
     for address in [one.plan.wire().host(), two.plan.wire().host()] {
-        assert!(reach((address, OPEN.port).into()));
+        assert!(reach((address, OPEN.first).into()));
         assert!(!reach((address, closed.local_addr().unwrap().port()).into()), "{address}");
     }
     run(&format!("ip netns exec {} ping -c 1 -W 5 {}", one.guest, one.plan.wire().host()));
