@@ -15,6 +15,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -109,7 +110,7 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     }
     let program = std::env::current_exe().map_err(ConfineError::of("find this program"))?;
     // Of what is made here, others may read everything.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     unshare().map_err(ConfineError::of("make namespaces"))?;
     rustix::system::sethostname(b"launcher").map_err(ConfineError::of("set the host name"))?;
     let environment = environment().map_err(ConfineError::of("find the firmware"))?;
@@ -117,11 +118,13 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     let named = named.map(|(_, path)| PathBuf::from(path));
     let shown: Vec<PathBuf> =
         [program.clone()].into_iter().chain(confinement.show.clone()).chain(named).collect();
+    let node = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(ConfineError::of("open the root directory of the node"))?;
     files::confine(&confinement.directory, &confinement.sockets, &shown)?;
     vireo_privileges::limit(&LIMITS).map_err(ConfineError::of("set resource limits"))?;
     vireo_privileges::give_up(Some(confinement.user), Unprivileged::Fails)
         .map_err(ConfineError::of("give up privileges"))?;
-    let is_restricted = landlock::restrict(&confinement.directory)
+    let is_restricted = landlock::restrict(&confinement.directory, node.as_fd())
         .map_err(|error| ConfineError::of("set landlock rules")(io::Error::other(error)))?;
     if !is_restricted {
         tracing::warn!("the kernel has no landlock: the launcher is confined without its rules");

@@ -1,11 +1,12 @@
 //! Rules of landlock, where the kernel has it: what mounts and the user's rights allow already, and nothing else, whatever
 //! becomes of those.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
-    RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, Ruleset,
+    RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
 /// The newest rules that are asked for.
@@ -17,9 +18,12 @@ const DEVICES: &str = "/dev";
 /// sockets are. It listens on no TCP port, and signals and connects to nothing outside by the kernel's names. Returns whether
 /// the kernel has landlock.
 ///
+/// QEMU opens kernels that were passed open once more, by `/proc/self/fd`. The kernel looks for a rule of a directory above
+/// them where they were opened, below the root directory of the node, `node`. It sees no other file of those.
+///
 /// # Errors
 /// When the kernel has landlock and refuses the rules.
-pub(super) fn restrict(directory: &Path) -> Result<bool, RulesetError> {
+pub(super) fn restrict(directory: &Path, node: BorrowedFd<'_>) -> Result<bool, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::from_read(NEWEST);
     let devices = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let write = AccessFs::from_all(NEWEST) & !AccessFs::Execute;
@@ -30,6 +34,7 @@ pub(super) fn restrict(directory: &Path) -> Result<bool, RulesetError> {
         .scope(Scope::AbstractUnixSocket | Scope::Signal)?
         .create()?
         .add_rules(path_beneath_rules(["/"], read))?
+        .add_rule(PathBeneath::new(node, AccessFs::ReadFile))?
         .add_rules(path_beneath_rules([DEVICES], devices))?
         .add_rules(path_beneath_rules([directory], write))?;
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
@@ -39,6 +44,7 @@ pub(super) fn restrict(directory: &Path) -> Result<bool, RulesetError> {
 mod tests {
     use std::fs;
     use std::io::ErrorKind;
+    use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -50,7 +56,8 @@ mod tests {
         // Rules hold for the thread that sets them, and those it starts.
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                if !restrict(inside.path()).unwrap() {
+                let node = fs::File::open("/").unwrap();
+                if !restrict(inside.path(), node.as_fd()).unwrap() {
                     return;
                 }
                 UnixListener::bind(inside.path().join("socket")).unwrap();
