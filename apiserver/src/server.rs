@@ -1,6 +1,7 @@
 //! The listener: TLS, who is asking, and limits on unauthenticated connections.
 
 mod lingering;
+mod patience;
 mod unauthenticated;
 
 use std::convert::Infallible;
@@ -23,10 +24,9 @@ use tracing::{debug, warn};
 use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
 use crate::http::{self, ApiError, Server};
 use lingering::Lingering;
+pub use patience::Patience;
 use unauthenticated::{ConnectionSlot, Connections};
 
-/// How long a client may take to agree on TLS, and to send the head of a request.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The largest head of a request. Unauthenticated clients send them, too.
 const MAX_HEAD: usize = 64 << 10;
 /// How soon it is tried again when no connection can be taken, as when no file descriptor is left.
@@ -39,6 +39,8 @@ pub struct SecureServing {
     pub tls: Arc<ServerConfig>,
     /// What others show.
     pub tokens: Arc<Tokens>,
+    /// How long they may take.
+    pub patience: Patience,
 }
 
 /// Serves until the listener is dropped.
@@ -73,7 +75,12 @@ async fn connection(
 ) -> Result<(), String> {
     // Small frames of a console must not wait for each other.
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let stream = tokio::time::timeout(PATIENCE, acceptor.accept(Lingering::over(stream)));
+    let patience = serving.patience;
+    // The kernel closes the connection then.
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, patience.unread())
+        .map_err(|error| error.to_string())?;
+    let stream = Lingering::over(stream, patience.rest());
+    let stream = tokio::time::timeout(patience.head(), acceptor.accept(stream));
     let stream = stream.await.map_err(|_| "no TLS in time".to_owned())?.map_err(|error| error.to_string())?;
     // Only certificates of our own authority come this far.
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -85,7 +92,8 @@ async fn connection(
         let (serving, slot, server) = (Arc::clone(&serving), Arc::clone(&slot), Arc::clone(&server));
         let certified = certified.clone();
         async move {
-            let request = request.map(Body::new);
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(patience);
             let path = request.uri().path();
             if let Some(proxy) = server.proxies.iter().find(|proxy| proxy.serves(path)) {
                 let Some(answer) = Arc::clone(proxy).answer(request) else {
@@ -105,7 +113,7 @@ async fn connection(
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(patience.head())
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
@@ -139,7 +147,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(crate::store::Store::open(&dir.path().join("store")).unwrap());
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), store));
-        let serving = SecureServing { tls: Arc::new(tls), tokens };
+        let serving = SecureServing { tls: Arc::new(tls), tokens, patience: Patience::default() };
         let request = |path: &str, token: Option<&str>| {
             let request = Request::builder().uri(path);
             let request = match token {

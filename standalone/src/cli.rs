@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Component, PathBuf};
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, value_parser};
+use vireo_apiserver::server::Patience;
 use vireo_handler::command::{Failure, NodeArgs};
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 use vireo_install::installation::Images;
@@ -66,6 +68,15 @@ pub(crate) struct Standalone {
     /// Where the API listens; port 0 takes a free one. Clients need the kubeconfig or the token.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
+    /// How long a client of the API may take to agree on TLS, and to send the head of a request. It has half as much again for
+    /// the body, and three times as much to take something of what it is sent.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = Patience::DEFAULT.as_secs(),
+        value_parser = value_parser!(u64).range(1..=3600)
+    )]
+    client_timeout: u64,
     /// A directory below which VMs may have files for disks (hostDisk). May be repeated; without it none may, since who
     /// creates VMs could name any file of this host.
     #[arg(long = "host-disks", value_name = "DIR")]
@@ -92,6 +103,7 @@ impl Standalone {
         // It names an object, and names of objects are lower case.
         node.node_name.make_ascii_lowercase();
         node.allowed = AllowedPaths { host_disks: below(&self.host_disks)?, images: below(&self.images)? };
-        Ok(Options { node, listen: self.listen })
+        let patience = Patience::new(Duration::from_secs(self.client_timeout));
+        Ok(Options { node, listen: self.listen, patience })
     }
 }

@@ -14,7 +14,7 @@ use vireo_apiserver::files::FileError;
 use vireo_apiserver::http::Measures;
 use vireo_apiserver::pki::{Authority, PkiError};
 use vireo_apiserver::resource::Registry;
-use vireo_apiserver::server::{self, SecureServing};
+use vireo_apiserver::server::{self, Patience, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::cluster::{Cluster, Projector};
@@ -45,6 +45,8 @@ pub struct Options {
     pub node: Settings,
     /// Where it listens; port 0 takes any.
     pub listen: SocketAddr,
+    /// How long clients may take.
+    pub patience: Patience,
 }
 
 /// Why it cannot run.
@@ -118,6 +120,7 @@ pub async fn run(
     let signer = Signer::of(&directory.join("sa.key"))?;
     let tokens = Arc::new(Tokens::new(token(&directory)?, signer, Arc::clone(&store)));
     let serving = serving(&authority, address, &node.settings.node_name, Arc::clone(&tokens))?;
+    let serving = SecureServing { patience: options.patience, ..serving };
     let local = vireo_handler::http::bind(&node.state.endpoint())?;
 
     let url = format!("https://{}", reachable(address));
@@ -247,7 +250,7 @@ fn serving(
         addresses.push(address.ip());
     }
     let tls = authority.server(&names, &addresses)?;
-    Ok(SecureServing { tls: Arc::new(tls), tokens })
+    Ok(SecureServing { tls: Arc::new(tls), tokens, patience: Patience::default() })
 }
 
 /// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.

@@ -12,3 +12,5 @@ mod kill;
 mod place;
 #[path = "suite/server.rs"]
 mod server;
+#[path = "suite/thousand.rs"]
+mod thousand;

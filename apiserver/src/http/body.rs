@@ -1,7 +1,5 @@
 //! What a request carries.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
@@ -12,11 +10,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::ApiError;
 use crate::patch::Kind;
+use crate::server::Patience;
 
 /// The largest body; as a Kubernetes API server's.
 pub const LIMIT: usize = 3 << 20;
-/// How long a body may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// What each body may have beside [`LARGE`]: most objects are smaller, and are taken however many large ones there are.
 const SMALL: usize = 64 << 10;
 /// Bytes that all bodies being read may have beyond that.
@@ -35,12 +32,14 @@ fn media_type(request: &Request) -> String {
 }
 
 async fn bytes(request: Request) -> Result<Counted, ApiError> {
+    // Requests of this process have none.
+    let patience = request.extensions().get::<Patience>().copied().unwrap_or_default();
     let body = request.into_body();
     // Before it is read, so that a client that waits for `100 Continue` need not send it.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(ApiError::too_large(LIMIT));
     }
-    match tokio::time::timeout(PATIENCE, collect(body, &LARGE)).await {
+    match tokio::time::timeout(patience.body(), collect(body, &LARGE)).await {
         Err(_) => Err(ApiError::too_slow()),
         Ok(read) => read,
     }

@@ -13,8 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long and how much is thrown away.
-const LONGEST: Duration = Duration::from_secs(30);
+/// How much is thrown away.
 const MOST: usize = 64 << 20;
 const CHUNK: usize = 16 << 10;
 
@@ -22,6 +21,8 @@ const CHUNK: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Lingering<S> {
     stream: S,
+    /// How long it is read on.
+    longest: Duration,
     /// Set once our side is closed.
     until: Option<Pin<Box<Sleep>>>,
     /// Bytes that are still read.
@@ -29,8 +30,8 @@ pub(super) struct Lingering<S> {
 }
 
 impl<S> Lingering<S> {
-    pub(super) fn over(stream: S) -> Self {
-        Self { stream, until: None, left: MOST }
+    pub(super) fn over(stream: S, longest: Duration) -> Self {
+        Self { stream, longest, until: None, left: MOST }
     }
 }
 
@@ -70,12 +71,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, until, left } = &mut *self;
+        let Self { stream, longest, until, left } = &mut *self;
         let until = match until {
             Some(until) => until,
             None => {
                 ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
-                until.insert(Box::pin(sleep(LONGEST)))
+                until.insert(Box::pin(sleep(*longest)))
             }
         };
         while *left > 0 && until.as_mut().poll(context).is_pending() {
@@ -98,11 +99,13 @@ mod tests {
 
     use super::*;
 
+    const LONGEST: Duration = Duration::from_secs(30);
+
     #[tokio::test]
     async fn the_client_may_send_on_after_the_answer() {
         let (mut client, server) = duplex(4096);
         let answering = tokio::spawn(async move {
-            let mut server = Lingering::over(server);
+            let mut server = Lingering::over(server, LONGEST);
             server.write_all(b"too large").await.unwrap();
             server.shutdown().await.unwrap();
         });
@@ -118,7 +121,7 @@ mod tests {
     async fn lingering_connections_are_closed() {
         let (client, server) = duplex(4096);
         let begin = Instant::now();
-        Lingering::over(server).shutdown().await.unwrap();
+        Lingering::over(server, LONGEST).shutdown().await.unwrap();
         assert_eq!(begin.elapsed().as_secs(), LONGEST.as_secs(), "a client that sends nothing");
         drop(client);
         let (mut client, server) = duplex(4096);
@@ -129,7 +132,7 @@ mod tests {
             }
             sent
         });
-        Lingering::over(server).shutdown().await.unwrap();
+        Lingering::over(server, LONGEST).shutdown().await.unwrap();
         let sent = sending.await.unwrap();
         assert!((MOST..MOST + CHUNK).contains(&sent), "one who never ends: {sent}");
     }

@@ -14,7 +14,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use tempfile::TempDir;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -65,6 +65,14 @@ impl Server {
         number.parse::<u64>().unwrap() << 10
     }
 
+    /// Sockets that it has open.
+    pub(crate) fn sockets(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
+        // One that is closed meanwhile has no target.
+        let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    }
+
     /// What its kubeconfig makes of a client.
     pub(crate) async fn client(&self) -> Client {
         Client::try_from(self.config().await).unwrap()
@@ -105,8 +113,22 @@ impl Server {
 
     /// An administrator's connection, for what no client sends.
     pub(crate) async fn stream(&self) -> TlsStream<TcpStream> {
-        let tls = self.config().await.rustls_client_config().unwrap();
-        let stream = TcpStream::connect(&self.address).await.unwrap();
+        self.stream_of(self.config().await).await
+    }
+
+    /// The same without credentials.
+    pub(crate) async fn strangers_stream(&self) -> TlsStream<TcpStream> {
+        let mut config = self.config().await;
+        config.auth_info = AuthInfo::default();
+        self.stream_of(config).await
+    }
+
+    async fn stream_of(&self, config: Config) -> TlsStream<TcpStream> {
+        let tls = config.rustls_client_config().unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        // Full soon, where a client does not read.
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        let stream = socket.connect(self.address.parse().unwrap()).await.unwrap();
         let name = "127.0.0.1".try_into().unwrap();
         TlsConnector::from(Arc::new(tls)).connect(name, stream).await.unwrap()
     }
