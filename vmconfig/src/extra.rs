@@ -20,6 +20,8 @@ pub enum ExtraDevice {
     Smm,
     /// A sound card, without a backend.
     Sound(SoundModel),
+    /// A trusted platform module, version 2.0.
+    Tpm,
     /// A tablet on a USB controller of its own.
     UsbTablet,
     /// An i6300esb watchdog with the action it takes.
@@ -67,7 +69,12 @@ impl ExtraDevice {
     /// The number of slots on the root PCI bus that it takes.
     pub const fn pci_slots(self) -> usize {
         match self {
-            Self::Hpet | Self::HyperV(_) | Self::Panic(PanicModel::Isa) | Self::Platform(_) | Self::Smm => 0,
+            Self::Hpet
+            | Self::HyperV(_)
+            | Self::Panic(PanicModel::Isa)
+            | Self::Platform(_)
+            | Self::Smm
+            | Self::Tpm => 0,
             Self::Host(_)
             | Self::Panic(PanicModel::Pci)
             | Self::Sound(_)
@@ -90,6 +97,7 @@ impl fmt::Display for ExtraDevice {
             Self::Smm => "system management mode",
             Self::Sound(SoundModel::Ac97) => "an AC97 sound card",
             Self::Sound(SoundModel::Ich9) => "an ICH9 sound card",
+            Self::Tpm => "a TPM",
             Self::UsbTablet => "a USB tablet",
             Self::Watchdog(_) => "an i6300esb watchdog",
         })

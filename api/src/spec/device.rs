@@ -45,8 +45,11 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
     for (name, asked, what) in asked {
         found.refuse_if(asked, &at.at(name), what);
     }
-    let tpm = devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false));
-    found.refuse_if(tpm, &at.at("tpm"), "a trusted platform module");
+    if let Some(tpm) = devices.tpm.as_ref().filter(|tpm| tpm.enabled != Some(false)) {
+        let at = at.at("tpm");
+        found.extra_device(&at, ExtraDevice::Tpm);
+        found.refuse_if(tpm.persistent == Some(true), &at.at("persistent"), "a TPM whose state is kept");
+    }
     for index in 0..devices.filesystems.len() {
         found.refuse_if(true, &at.at("filesystems").index(index), "a shared directory");
     }

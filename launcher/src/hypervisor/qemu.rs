@@ -2,7 +2,7 @@
 //!
 //! QEMU opens no disk itself: it inherits the descriptors the launcher opened and locked. Its serial port and its
 //! QMP monitor are socket pairs it inherits too; the one socket with a name is its VNC server's, for us only. It dies
-//! with the launcher.
+//! with the launcher. A TPM is a process of swtpm beside it.
 
 mod args;
 mod blockdev;
@@ -20,6 +20,7 @@ mod qmp;
 mod soft_reboot;
 mod stall;
 mod stats;
+mod tpm;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -56,7 +57,8 @@ impl Qemu {
             Some(HostFirmware::Paths(firmware)) => Some(firmware),
             Some(HostFirmware::Files(..)) | None => None,
         };
-        let inherited_fds = process::InheritedFds::new(launch, &host)?;
+        let (tpm, socket) = tpm::start(Path::new(tpm::PROGRAM), launch)?.unzip();
+        let inherited_fds = process::InheritedFds::new(launch, &host, socket)?;
         let resources = command_line::Resources {
             kvm: self.kvm,
             now: jiff::Timestamp::now(),
@@ -72,13 +74,14 @@ impl Qemu {
             firmware_log: inherited_fds.firmware_fd(),
             qmp: inherited_fds.qmp_fd(),
             agent: inherited_fds.agent_fd(),
+            tpm: inherited_fds.tpm_fd(),
         };
         let arguments = command_line::arguments(launch, &resources);
         let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
         let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        event_loop::start(process, agent, launch).await
+        event_loop::start(process, tpm, agent, launch).await
     }
 }
 

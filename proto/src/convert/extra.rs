@@ -7,7 +7,7 @@ use super::{Problems, enums};
 use crate::launcher as wire;
 use wire::extra_device::host_device::Address;
 use wire::extra_device::hyper_v::Enlightenment;
-use wire::extra_device::{Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, UsbTablet};
+use wire::extra_device::{Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbTablet};
 use wire::extra_device::{HyperVFeature as Feature, PlatformFeature as Platform};
 
 enums!(Panic, PanicModel, { Isa = Isa, Pci = Pci });
@@ -69,6 +69,7 @@ impl From<&DeviceRequest> for wire::ExtraDevice {
             ExtraDevice::Platform(feature) => Device::Platform(Platform::from(feature).into()),
             ExtraDevice::Smm => Device::Smm(Smm {}),
             ExtraDevice::Sound(model) => Device::Sound(Sound::from(model).into()),
+            ExtraDevice::Tpm => Device::Tpm(Tpm {}),
             ExtraDevice::UsbTablet => Device::UsbTablet(UsbTablet {}),
             ExtraDevice::Watchdog(action) => {
                 Device::Watchdog(wire::extra_device::WatchdogAction::from(action).into())
@@ -128,6 +129,7 @@ fn known(device: Device) -> Option<ExtraDevice> {
         Device::Platform(number) => value::<Platform, _>(number).map(ExtraDevice::Platform),
         Device::Smm(_) => Some(ExtraDevice::Smm),
         Device::Sound(number) => value::<Sound, _>(number).map(ExtraDevice::Sound),
+        Device::Tpm(_) => Some(ExtraDevice::Tpm),
         Device::UsbTablet(_) => Some(ExtraDevice::UsbTablet),
         Device::Watchdog(number) => {
             value::<wire::extra_device::WatchdogAction, _>(number).map(ExtraDevice::Watchdog)
@@ -164,7 +166,7 @@ mod tests {
         let panics = PanicModel::ALL.iter().map(|&model| ExtraDevice::Panic(model));
         let sounds = SoundModel::ALL.iter().map(|&model| ExtraDevice::Sound(model));
         let watchdogs = WatchdogAction::ALL.iter().map(|&action| ExtraDevice::Watchdog(action));
-        let others = [ExtraDevice::Hpet, ExtraDevice::Smm, ExtraDevice::UsbTablet];
+        let others = [ExtraDevice::Hpet, ExtraDevice::Smm, ExtraDevice::Tpm, ExtraDevice::UsbTablet];
         let hosts = [
             HostDevice::Pci("0000:01:00.0".parse().unwrap()),
             HostDevice::Mediated("0b2e4d3c-11aa-22bb-33cc-0123456789ab".parse().unwrap()),

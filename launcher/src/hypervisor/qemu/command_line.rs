@@ -43,6 +43,8 @@ pub(super) struct Resources<'a> {
     pub qmp: i32,
     /// Inherited socket of the guest agent's port.
     pub agent: Option<i32>,
+    /// Inherited socket of the TPM.
+    pub tpm: Option<i32>,
 }
 
 /// QEMU's command line, without the program's name.
@@ -63,7 +65,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     device::devices(&mut args, launch, &resources.taps, &resources.vhost);
     agent(&mut args, resources);
     hotplug::ports(&mut args, launch);
-    extra::devices(&mut args, launch);
+    extra::devices(&mut args, launch, resources.tpm);
     platform::board(&mut args, launch, resources.kvm);
     args.into_line()
 }

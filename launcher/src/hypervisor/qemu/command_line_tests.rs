@@ -29,6 +29,7 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
             kernel: Some((20, Some(21))),
             serial: Some(8),
             agent: Some(7),
+            tpm: None,
             ..bare()
         },
     )
@@ -51,6 +52,7 @@ fn bare() -> Resources<'static> {
         firmware_log: None,
         qmp: 9,
         agent: None,
+        tpm: None,
     }
 }
 

@@ -17,6 +17,7 @@ use super::qmp::{self, DiskAction, Event as QmpEvent, Message, SET_LINK};
 use super::soft_reboot::{Action, SoftReboot};
 use super::stall::{self, Stall};
 use super::stats::{self, Next, StatsQuery};
+use super::tpm::{self, Tpm};
 use super::writer::Writer;
 use crate::fault::{Code, fault};
 use crate::hypervisor::{Event, Guest, GuestEnd, StatsReply, VmCommand, guest};
@@ -33,6 +34,7 @@ type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 /// opened the agent's port.
 pub(super) async fn start(
     mut process: Process,
+    tpm: Option<Tpm>,
     agent: Option<watch::Sender<bool>>,
     launch: &Launch,
 ) -> Result<Guest, Fault> {
@@ -64,6 +66,7 @@ pub(super) async fn start(
         no_boot_device,
         no_boot_device_reported: false,
         soft_reboot: SoftReboot::default(),
+        tpm,
         agent,
         disks: launch.disks.iter().map(|disk| disk.name.clone()).collect(),
         hotplug: Hotplug::of(launch),
@@ -131,6 +134,7 @@ struct QemuVm {
     /// [`Event::NoBootDevice`] is emitted once after each reset, however often firmware logs it.
     no_boot_device_reported: bool,
     soft_reboot: SoftReboot,
+    tpm: Option<Tpm>,
     agent: Option<watch::Sender<bool>>,
     /// Volume names of the disks that are not hotplugged, in order.
     disks: Vec<String>,
@@ -201,6 +205,13 @@ impl QemuVm {
                     }
                     Some(command) => self.execute(&ctx, command).await,
                 },
+                reason = tpm::ended(&mut self.tpm), if deadline.is_none() => {
+                    // QEMU ends it before itself; the events of that may still be to be read.
+                    self.tpm = None;
+                    exit_reason.tpm = Some(reason);
+                    deadline = Some(Instant::now() + EXIT_TIMEOUT);
+                    self.writer.send_command("quit").await;
+                }
                 Some(reading) = ctx.stats_requests.recv() => self.query_stats(reading).await,
                 () = sleep_until(self.poll_guest_at.unwrap_or_else(Instant::now)), if self.poll_guest_at.is_some() => {
                     self.poll_guest_at = None;

@@ -14,6 +14,8 @@ pub(super) struct ExitReason {
     pub shutdown: Option<String>,
     /// The panic information of the guest's kernel.
     pub panicked: Option<String>,
+    /// How its TPM ended, which it cannot do without.
+    pub tpm: Option<String>,
 }
 
 impl ExitReason {
@@ -46,8 +48,11 @@ impl ExitReason {
             Some("guest-reset" | "host-qmp-system-reset") => End::Rebooted,
             Some("guest-panic") => End::Crashed("the guest's kernel panicked".to_owned()),
             _ if self.killed => End::Killed,
-            Some(reason) => failed(&format!("QEMU shut down by itself ({reason})"), stderr),
-            None => failed(&format!("QEMU {}", describe_status(status)), stderr),
+            reason => match (&self.tpm, reason) {
+                (Some(tpm), _) => End::Failed(fault(Code::Hypervisor, tpm.clone())),
+                (None, Some(reason)) => failed(&format!("QEMU shut down by itself ({reason})"), stderr),
+                (None, None) => failed(&format!("QEMU {}", describe_status(status)), stderr),
+            },
         }
     }
 }
@@ -78,7 +83,8 @@ mod tests {
     use super::*;
 
     fn exit(killed: bool, shutdown: Option<&str>, panicked: Option<&str>) -> ExitReason {
-        ExitReason { killed, shutdown: shutdown.map(str::to_owned), panicked: panicked.map(str::to_owned) }
+        let (shutdown, panicked) = (shutdown.map(str::to_owned), panicked.map(str::to_owned));
+        ExitReason { killed, shutdown, panicked, tpm: None }
     }
 
     #[test]
@@ -106,6 +112,21 @@ mod tests {
             assert_eq!(fault.code(), Code::Hypervisor);
             assert!(fault.detail.contains(text) && fault.detail.ends_with(": one; two"), "{}", fault.detail);
         }
+    }
+
+    #[test]
+    fn a_tpm_that_ends_first_is_the_reason() {
+        let ended = |shutdown, killed| {
+            let tpm = Some("the TPM was killed by signal 9".to_owned());
+            ExitReason { tpm, ..exit(killed, shutdown, None) }.to_end(None, "")
+        };
+        for shutdown in [None, Some("host-qmp-quit")] {
+            let End::Failed(fault) = ended(shutdown, false) else { panic!("{shutdown:?} is not a failure") };
+            assert_eq!(fault.detail, "the TPM was killed by signal 9");
+        }
+        // QEMU ends its TPM when it ends.
+        assert_eq!(ended(Some("guest-shutdown"), false), End::PoweredOff);
+        assert_eq!(ended(Some("host-qmp-quit"), true), End::Killed);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use vireo_vmconfig::{ExtraDevice, HostDevice, PanicModel, SoundModel, WatchdogAc
 use super::args::Args;
 use crate::launch::Launch;
 
-/// All extra devices, in the order of the launch message.
-pub(super) fn devices(args: &mut Args, launch: &Launch) {
+/// All extra devices, in the order of the launch message. `tpm` is the inherited socket of swtpm.
+pub(super) fn devices(args: &mut Args, launch: &Launch, tpm: Option<i32>) {
     let (mut tablets, mut hosts) = (0, 0);
     for request in &launch.extra_devices {
         match request.device {
@@ -21,6 +21,13 @@ pub(super) fn devices(args: &mut Args, launch: &Launch) {
             ExtraDevice::Panic(PanicModel::Pci) => args.option("-device", "pvpanic-pci"),
             ExtraDevice::Smm => args.option("-machine", "smm=on"),
             ExtraDevice::Sound(model) => sound(args, model),
+            ExtraDevice::Tpm => {
+                if let Some(fd) = tpm {
+                    args.option("-chardev", format!("socket,id=tpm,fd={fd}"));
+                    args.option("-tpmdev", "emulator,id=tpm,chardev=tpm");
+                    args.option("-device", "tpm-crb,tpmdev=tpm");
+                }
+            }
             ExtraDevice::UsbTablet => {
                 args.option("-device", format!("qemu-xhci,id=input{tablets}"));
                 args.option("-device", format!("usb-tablet,bus=input{tablets}.0"));
@@ -119,6 +126,10 @@ mod tests {
                 "-device i6300esb -action watchdog=poweroff",
             ),
             (
+                vec![ExtraDevice::Tpm],
+                "-chardev socket,id=tpm,fd=9 -tpmdev emulator,id=tpm,chardev=tpm -device tpm-crb,tpmdev=tpm",
+            ),
+            (
                 vec![ExtraDevice::UsbTablet; 2],
                 "-device qemu-xhci,id=input0 -device usb-tablet,bus=input0.0 \
                  -device qemu-xhci,id=input1 -device usb-tablet,bus=input1.0",
@@ -127,7 +138,7 @@ mod tests {
             let request = |device| DeviceRequest { field: "spec.x".to_owned(), device };
             let extra_devices = devices.into_iter().map(request).collect();
             let mut args = Args::default();
-            super::devices(&mut args, &Launch { extra_devices, ..sample::kernel_boot() });
+            super::devices(&mut args, &Launch { extra_devices, ..sample::kernel_boot() }, Some(9));
             assert_eq!(args.into_line().join(" "), expected);
         }
     }

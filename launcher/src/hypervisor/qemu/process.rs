@@ -54,6 +54,7 @@ pub(super) struct InheritedFds {
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
     agent: Option<StdStream>,
+    tpm: Option<StdStream>,
 }
 
 /// The image and what it is an overlay on.
@@ -78,8 +79,8 @@ impl OwnedImage {
 
 impl InheritedFds {
     /// Duplicates the disks' descriptors and makes the socket pairs.
-    pub(super) fn new(launch: &Launch, host: &HostResources) -> Result<Self, Fault> {
-        let open = || -> io::Result<Self> {
+    pub(super) fn new(launch: &Launch, host: &HostResources, tpm: Option<StdStream>) -> Result<Self, Fault> {
+        let open = move || -> io::Result<Self> {
             let disks = launch.disks.iter().zip(&host.disks).map(|(disk, files)| {
                 let Some(files) = files else { return Ok(None) };
                 if disk.cache == CacheMode::None {
@@ -108,6 +109,7 @@ impl InheritedFds {
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
                 agent: host.agent.as_ref().map(|port| port.stream.try_clone()).transpose()?,
+                tpm,
             })
         };
         open().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
@@ -174,6 +176,11 @@ impl InheritedFds {
         self.agent.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Descriptor number of QEMU's end of the TPM's socket.
+    pub(super) fn tpm_fd(&self) -> Option<RawFd> {
+        self.tpm.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     fn inherited(&self) -> Vec<RawFd> {
         let images = self.disks.iter().flatten().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
@@ -188,6 +195,7 @@ impl InheritedFds {
             .chain(self.serial_fd())
             .chain(self.firmware_fd())
             .chain(self.agent_fd())
+            .chain(self.tpm_fd())
             .chain(self.kvm_fd())
             .collect()
     }
@@ -255,10 +263,10 @@ pub(super) fn spawn(
     before_exec(&mut command, inherited);
     let mut child = command.spawn().map_err(failed)?;
     info!(pid = child.id(), "QEMU started");
-    let stderr = child
-        .stderr
-        .take()
-        .map_or_else(|| tokio::spawn(std::future::ready(String::new())), |pipe| tokio::spawn(tail(pipe)));
+    let stderr = child.stderr.take().map_or_else(
+        || tokio::spawn(std::future::ready(String::new())),
+        |pipe| tokio::spawn(tail(pipe, "qemu")),
+    );
     let (found, no_boot_device) = mpsc::channel(1);
     let listener = || FirmwareLogListener { scanner: FirmwareLogScanner::default(), found: found.clone() };
     if let Some((ours, _)) = inherited_fds.serial {
@@ -276,8 +284,8 @@ fn async_stream(stream: StdStream) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-/// In the child: die with the launcher, and keep these descriptors.
-fn before_exec(command: &mut Command, inherited: Vec<RawFd>) {
+/// In the child: die with the launcher, and keep these descriptors, which the caller has open until the child exists.
+pub(super) fn before_exec(command: &mut Command, inherited: Vec<RawFd>) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -300,13 +308,13 @@ fn before_exec(command: &mut Command, inherited: Vec<RawFd>) {
 
 fn keep_open(fd: RawFd) -> io::Result<()> {
     #[expect(unsafe_code, reason = "the number of a descriptor crosses fork, its owner does not")]
-    // SAFETY: `InheritedFds` owns the descriptor and outlives the call to `spawn`, in which this runs.
+    // SAFETY: callers of `before_exec` own the descriptor until the child exists, and this runs before its exec.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     Ok(fcntl_setfd(fd, FdFlags::empty())?)
 }
 
-/// Logs QEMU's stderr, and keeps its end.
-async fn tail(pipe: ChildStderr) -> String {
+/// Logs a program's stderr, and keeps its end.
+pub(super) async fn tail(pipe: ChildStderr, program: &'static str) -> String {
     let mut lines = BufReader::new(pipe);
     let mut last = VecDeque::new();
     let mut line = Vec::new();
@@ -316,7 +324,7 @@ async fn tail(pipe: ChildStderr) -> String {
         match (&mut lines).take(STDERR_TAIL as u64).read_until(b'\n', &mut line).await {
             Ok(0) | Err(_) => break,
             Ok(_) => {
-                warn!(target: "qemu", "{}", String::from_utf8_lossy(&line).trim_end());
+                warn!(target: "qemu", program, "{}", String::from_utf8_lossy(&line).trim_end());
                 last.extend(&line);
                 last.drain(..last.len().saturating_sub(STDERR_TAIL));
             }

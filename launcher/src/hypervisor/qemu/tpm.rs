@@ -1,0 +1,121 @@
+//! The TPM of a guest: swtpm, a process beside QEMU, to which a socket pair connects it. It has the rights of the launcher,
+//! and its state is in the VM's scratch directory: both end with the VM.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tracing::info;
+use vireo_proto::launcher::Fault;
+use vireo_vmconfig::{DeviceRequest, ExtraDevice};
+
+use super::exit::{describe_status, with_stderr};
+use super::process::{before_exec, find_binary, tail};
+use crate::fault::{Code, fault_at};
+use crate::launch::Launch;
+
+/// The program, and the Debian package that brings it.
+pub(super) const PROGRAM: &str = "swtpm";
+/// The directory of its state in the scratch directory.
+const STATE: &str = "tpm";
+
+/// A TPM that runs; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Tpm {
+    child: Child,
+    stderr: JoinHandle<String>,
+}
+
+/// Starts the TPM of a VM that requests one. The socket is for QEMU.
+///
+/// # Errors
+/// Names the field that requests it, and what is missing.
+pub(super) fn start(program: &Path, launch: &Launch) -> Result<Option<(Tpm, StdStream)>, Fault> {
+    let mut requests = launch.extra_devices.iter();
+    let Some(DeviceRequest { field, device }) = requests.find(|request| request.device == ExtraDevice::Tpm)
+    else {
+        return Ok(None);
+    };
+    let failed =
+        |why: String| fault_at(Code::HostResource, field, format!("{field} requests {device}: {why}"));
+    let binary =
+        find_binary(program).map_err(|why| failed(format!("{why}: install the Debian package {PROGRAM}")))?;
+    let started = spawn(&binary, &launch.runtime_dir.join(STATE));
+    started.map(Some).map_err(|error| failed(format!("cannot start {}: {error}", binary.display())))
+}
+
+fn spawn(binary: &Path, state: &Path) -> io::Result<(Tpm, StdStream)> {
+    std::fs::create_dir_all(state)?;
+    let (ours, theirs) = StdStream::pair()?;
+    let fd = theirs.as_raw_fd();
+    let mut command = Command::new(binary);
+    command
+        .args(["socket", "--tpm2", "--ctrl", &format!("type=unixio,clientfd={fd}"), "--tpmstate"])
+        .arg(format!("dir={},mode=0600", state.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        // A signal for our group is for us.
+        .process_group(0)
+        .kill_on_drop(true);
+    before_exec(&mut command, vec![fd]);
+    let mut child = command.spawn()?;
+    info!(pid = child.id(), "swtpm started");
+    let stderr = match child.stderr.take() {
+        Some(pipe) => tokio::spawn(tail(pipe, PROGRAM)),
+        None => tokio::spawn(std::future::ready(String::new())),
+    };
+    Ok((Tpm { child, stderr }, ours))
+}
+
+/// Waits for the end of a TPM, and says how it came.
+pub(super) async fn ended(tpm: &mut Option<Tpm>) -> String {
+    let Some(Tpm { child, stderr }) = tpm else { return std::future::pending().await };
+    let status = child.wait().await.ok();
+    let stderr = stderr.await.unwrap_or_default();
+    with_stderr(&format!("the TPM ({PROGRAM}) {}", describe_status(status)), &stderr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::sample;
+
+    fn launch(devices: Vec<ExtraDevice>, scratch: &Path) -> Launch {
+        let field = "spec.domain.devices.tpm".to_owned();
+        let extra_devices =
+            devices.into_iter().map(|device| DeviceRequest { field: field.clone(), device }).collect();
+        Launch { extra_devices, runtime_dir: scratch.to_owned(), ..sample::kernel_boot() }
+    }
+
+    #[tokio::test]
+    async fn a_vm_without_a_tpm_needs_no_program() {
+        let scratch = tempfile::tempdir().unwrap();
+        let started = start(Path::new("vireo-no-such-program"), &launch(vec![], scratch.path()));
+        assert!(started.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_missing_is_named_with_its_package() {
+        let scratch = tempfile::tempdir().unwrap();
+        let launch = launch(vec![ExtraDevice::Tpm], scratch.path());
+        let fault = start(Path::new("vireo-no-such-program"), &launch).unwrap_err();
+        assert_eq!((fault.code(), fault.field.as_str()), (Code::HostResource, "spec.domain.devices.tpm"));
+        assert_eq!(
+            fault.detail,
+            "spec.domain.devices.tpm requests a TPM: vireo-no-such-program is not installed on this node: \
+             install the Debian package swtpm"
+        );
+    }
+
+    #[tokio::test]
+    async fn its_end_has_a_reason() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (tpm, _socket) = spawn(Path::new("/bin/false"), &scratch.path().join(STATE)).unwrap();
+        assert_eq!(ended(&mut Some(tpm)).await, "the TPM (swtpm) exited with code 1");
+    }
+}
