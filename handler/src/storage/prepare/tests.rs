@@ -106,6 +106,7 @@ async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their
         pulled: BTreeMap::new(),
         image_volumes: ImageVolumes::default(),
         mounted: BTreeSet::new(),
+        pod: None,
         projected: ProjectedFiles::new(),
         pull_secrets: PullSecrets::default(),
         is_prepared: false,
