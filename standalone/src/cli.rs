@@ -22,7 +22,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serves the KubeVirt API for this host and runs its VMIs; writes a kubeconfig and prints its path.
-    Standalone(Standalone),
+    Standalone(Box<Standalone>),
     /// Prints virt-operator's objects, for `kubectl apply -f -`. A KubeVirt object then has it install the rest.
     Manifests(Manifests),
     /// Deletes the KubeVirt object of a cluster, that of $KUBECONFIG or the one that it runs in, and waits until virt-operator has
