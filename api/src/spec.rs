@@ -68,5 +68,6 @@ pub use report::{Cause, Problem, Report};
 pub use support::{FieldSupport, SUPPORT_TABLE, Support, SupportSection, support_markdown};
 pub use syntax::is_dns_subdomain;
 pub use units::{Bytes, MilliCpus, QuantityError, VmiUid};
+pub use vireo_vmconfig::HugePage;
 pub use vm::{Balloon, Vm};
 pub use volume::{HostDiskCreate, VolumeSource};

@@ -9,7 +9,7 @@ use vireo_api::spec::{
 };
 use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
-use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
+use vireo_vmconfig::{DiskSource, HugePage, KernelFiles, Smbios};
 
 use crate::network::TAP;
 use crate::network::bridge::{Bridge, Bridged, PodInterface, Route};
@@ -55,6 +55,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         io_threads: vm.io_threads().map(Into::into),
         memory_bytes: vm.memory().guest().get(),
         acpi_tables: facts.prepared.acpi_tables.iter().map(|table| table.bytes().to_vec()).collect(),
+        huge_page_bytes: vm.memory().huge_page().map_or(0, HugePage::bytes),
         firmware: Some((&boot_source(vm, facts.prepared)).into()),
         disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
         interfaces: vm

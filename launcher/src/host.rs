@@ -22,7 +22,7 @@ use crate::fault::{Code, chain, fault_at};
 use crate::files::PassedFiles;
 use crate::firmware::{self, Firmware, Variables};
 use crate::launch::{Disk, Interface, Kind, Launch};
-use vireo_vmconfig::{BootSource, DiskSource, KernelFiles, NicModel};
+use vireo_vmconfig::{BootSource, DiskSource, HugePage, KernelFiles, NicModel};
 
 /// Open files of one VM, in the order of its [`Launch`].
 #[derive(Debug)]
@@ -190,8 +190,28 @@ pub fn open(
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
+    if let Some(page) = launch.huge_page {
+        free_huge_pages(launch, page)?;
+    }
     let kvm = passed.duplicate(KVM);
     Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, agent: None })
+}
+
+/// The hypervisor would fail where too few are free, with less of a reason.
+fn free_huge_pages(launch: &Launch, page: HugePage) -> Result<(), Fault> {
+    let Err(error) = vireo_vmm::memory::has_huge_pages(launch.memory_bytes, page) else { return Ok(()) };
+    let field = &launch.fields.huge_pages;
+    let count = launch.memory_bytes / page.bytes();
+    let setting = match page {
+        HugePage::Mib2 => "sysctl vm.nr_hugepages",
+        HugePage::Gib1 => "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages",
+    };
+    let detail = format!(
+        "{field} requests {count} huge pages of {page}, which are not free on this node: reserve more with \
+         {setting}: {}",
+        chain(&error)
+    );
+    Err(fault_at(Code::HostResource, field, detail))
 }
 
 /// Opens and locks a disk that is attached while the VM runs.
@@ -425,6 +445,26 @@ mod tests {
         assert!(is_in_use(launch(true, false)));
         drop(alone);
         assert!(open(launch(true, false)).is_ok());
+    }
+
+    #[test]
+    fn huge_pages_that_are_missing_are_counted() {
+        let memory_bytes = 1 << 40;
+        let fields = vireo_vmconfig::FieldPaths { huge_pages: "pageSize".into(), ..Default::default() };
+        let launch = Launch { memory_bytes, fields, ..sample::kernel_boot() };
+        for (page, parts) in [
+            (HugePage::Mib2, ["pageSize requests 524288 huge pages of 2Mi", "sysctl vm.nr_hugepages"]),
+            (
+                HugePage::Gib1,
+                ["pageSize requests 1024 huge pages of 1Gi", "hugepages-1048576kB/nr_hugepages"],
+            ),
+        ] {
+            let fault = free_huge_pages(&launch, page).unwrap_err();
+            assert_eq!((fault.code(), fault.field.as_str()), (Code::HostResource, "pageSize"));
+            for part in parts {
+                assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);
+            }
+        }
     }
 
     #[test]

@@ -85,6 +85,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .collect();
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_kvm(host.kvm)
+        .with_huge_pages(launch.huge_page)
         .with_rng(launch.rng)
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())

@@ -4,6 +4,8 @@
 pub struct FieldPaths {
     /// The size of guest memory.
     pub memory: String,
+    /// The pages that back it.
+    pub huge_pages: String,
     /// The CPU model.
     pub cpu_model: String,
     /// The CPU features.

@@ -11,6 +11,7 @@ mod disk;
 mod extra;
 mod fields;
 mod host_device;
+mod huge_page;
 mod hyperv;
 mod io_threads;
 mod name;
@@ -31,6 +32,7 @@ pub use disk::{
 pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use fields::FieldPaths;
 pub use host_device::{HostDevice, MdevUuid, ParseAddressError, PciAddress, UsbAddress};
+pub use huge_page::HugePage;
 pub use hyperv::{HyperV, HyperVFeature, HyperVVendor, InvalidVendor};
 pub use io_threads::IoThreads;
 pub use name::UnknownName;

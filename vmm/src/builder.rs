@@ -94,7 +94,7 @@ pub(crate) fn build(
 
     let memory = match saved {
         Some(saved) => saved.map_ram(config.memory)?,
-        None => memory::create(config.memory)?,
+        None => memory::create(config.memory, config.huge_page)?,
     };
     let ram_end = ram_ranges(config.memory).last().map_or(0, |range| range.start + range.len);
     let vm = KvmVm::new(&kvm, memory.clone())?;

@@ -79,7 +79,7 @@ pub fn fw_cfg(script: &[u8]) {
     let memory = MEMORY.with_borrow_mut(|made| {
         made.get_or_insert_with(|| {
             let size = MemorySize::from_bytes(RAM).expect("a size of RAM");
-            memory::create(size).expect("address space")
+            memory::create(size, None).expect("address space")
         })
         .clone()
     });

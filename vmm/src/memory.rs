@@ -16,6 +16,8 @@ use rustix::mm::Advice;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
+use vireo_vmconfig::HugePage;
+
 use crate::config::MemorySize;
 use crate::layout;
 
@@ -48,6 +50,17 @@ pub enum MemoryError {
         #[source]
         source: MmapRegionError,
     },
+    /// The host has too few huge pages, or none of this size.
+    #[error("cannot map {bytes} bytes of huge pages of {page} for guest memory")]
+    HugePages {
+        /// Of one range.
+        bytes: u64,
+        /// Their size.
+        page: HugePage,
+        /// The kernel's error.
+        #[source]
+        source: MmapRegionError,
+    },
     /// The ranges do not make a memory.
     #[error("cannot put guest memory together")]
     Ranges(#[source] FromRangesError),
@@ -65,12 +78,18 @@ pub fn ram_ranges(size: MemorySize) -> Vec<RamRange> {
     ]
 }
 
-/// Maps RAM of `size`.
-pub fn create(size: MemorySize) -> Result<GuestMemory, MemoryError> {
+/// Maps RAM of `size`, of huge pages that the host has reserved where their size is given.
+pub fn create(size: MemorySize, pages: Option<HugePage>) -> Result<GuestMemory, MemoryError> {
     let mut regions = Vec::new();
     for RamRange { start, len } in ram_ranges(size) {
-        let mapping = map(len)?;
-        advise_huge_pages(&mapping);
+        let mapping = match pages {
+            Some(page) => map_huge(len, page)?,
+            None => {
+                let mapping = map(len)?;
+                advise_huge_pages(&mapping);
+                mapping
+            }
+        };
         let region = GuestRegionMmap::new(mapping, GuestAddress(start));
         regions.push(region.ok_or(MemoryError::Ranges(FromRangesError::InvalidGuestRegion))?);
     }
@@ -93,6 +112,26 @@ pub(crate) fn map_files(size: MemorySize, files: Vec<(File, u64)>) -> Result<Gue
     }
     let ranges = |source| MemoryError::Ranges(FromRangesError::from(source));
     GuestMemory::from_regions(regions).map_err(ranges)
+}
+
+/// Whether the host has as many huge pages as memory of so many bytes takes. They are not kept.
+///
+/// # Errors
+/// When it has not.
+pub fn has_huge_pages(bytes: u64, page: HugePage) -> Result<(), MemoryError> {
+    map_huge(bytes, page).map(drop)
+}
+
+/// Huge pages: the kernel reserves them for the mapping, and aligns it.
+fn map_huge(bytes: u64, page: HugePage) -> Result<MmapRegion, MemoryError> {
+    let size = match page {
+        HugePage::Mib2 => libc::MAP_HUGE_2MB,
+        HugePage::Gib1 => libc::MAP_HUGE_1GB,
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | size;
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+    MmapRegion::build(None, length, libc::PROT_READ | libc::PROT_WRITE, flags)
+        .map_err(|source| MemoryError::HugePages { bytes, page, source })
 }
 
 /// A mapping at a multiple of the huge page's size, or anywhere if there is none to be had.
@@ -171,7 +210,7 @@ mod tests {
 
     #[test]
     fn both_sides_of_the_hole_are_memory_and_the_hole_is_not() {
-        let memory = create(size(4 << 30)).unwrap();
+        let memory = create(size(4 << 30), None).unwrap();
         for address in [0, 0x7fff_fff8, 0x1_0000_0000, 0x1_7fff_fff8] {
             memory.write_obj(0x1122_3344_5566_7788_u64, GuestAddress(address)).unwrap();
             assert_eq!(memory.read_obj::<u64>(GuestAddress(address)).unwrap(), 0x1122_3344_5566_7788);
@@ -183,7 +222,7 @@ mod tests {
     #[test]
     fn memory_of_every_size_is_aligned() {
         for bytes in [16 << 20, (16 << 20) + 0x1000, 256 << 20, (3 << 30) + 0x1ff000, 64 << 30] {
-            for region in create(size(bytes)).unwrap().iter() {
+            for region in create(size(bytes), None).unwrap().iter() {
                 assert_eq!(region.as_ptr().addr() % HUGE_PAGE, 0, "{bytes:#x}");
             }
         }
@@ -191,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_mapping_is_aligned_marked_and_not_populated() {
-        let memory = create(size((1 << 30) + 0x1000)).unwrap();
+        let memory = create(size((1 << 30) + 0x1000), None).unwrap();
         let start = memory.iter().next().unwrap().as_ptr().addr();
         assert_eq!(start % HUGE_PAGE, 0);
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

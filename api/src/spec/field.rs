@@ -51,6 +51,7 @@ pub fn field_paths() -> FieldPaths {
     let domain = |path: &str| format!("spec.domain.{path}");
     FieldPaths {
         memory: domain("memory.guest"),
+        huge_pages: domain("memory.hugepages.pageSize"),
         cpu_model: domain("cpu.model"),
         cpu_features: domain("cpu.features"),
         firmware: domain("firmware"),
@@ -78,6 +79,7 @@ mod tests {
         // Each by name: a new one does not compile until it is checked.
         let FieldPaths {
             memory,
+            huge_pages,
             cpu_model,
             cpu_features,
             firmware,
@@ -93,7 +95,7 @@ mod tests {
         } = field_paths();
         let cpu = [cpu_model, cpu_features];
         let boot = [firmware, bootloader, bios, efi, secure_boot, kernel_boot];
-        let rest = [memory, devices, disks, video, io_threads, MEMORY_BALLOON_FIELD.to_owned()];
+        let rest = [memory, huge_pages, devices, disks, video, io_threads, MEMORY_BALLOON_FIELD.to_owned()];
         let paths = cpu.into_iter().chain(boot).chain(rest);
         for path in paths {
             let manifest = path.rsplit('.').fold(Value::Null, |inner, name| json!({ name: inner }));

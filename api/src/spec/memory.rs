@@ -1,3 +1,5 @@
+use vireo_vmconfig::HugePage;
+
 use super::report::Findings;
 use super::{Bytes, Field, MilliCpus, Problem, QuantityError};
 use crate::v1::{self, Quantity};
@@ -23,6 +25,7 @@ pub struct Memory {
     guest: Bytes,
     added_overhead: Bytes,
     is_locked: bool,
+    huge_page: Option<HugePage>,
 }
 
 impl Memory {
@@ -39,6 +42,11 @@ impl Memory {
     /// Whether the launcher may lock all of its memory.
     pub fn is_locked(&self) -> bool {
         self.is_locked
+    }
+
+    /// The huge pages that back it, of which it is a multiple.
+    pub fn huge_page(&self) -> Option<HugePage> {
+        self.huge_page
     }
 }
 
@@ -163,16 +171,13 @@ pub(super) fn read(
     let memory = memory.unwrap_or(&empty);
     let field = at.at("guest");
     let guest: Option<Bytes> = quantity(memory.guest.as_ref(), &field, found);
-    if let Some(hugepages) = &memory.hugepages {
-        let at = at.at("hugepages");
-        if let Err(error) = hugepages.page_size.parse::<Bytes>() {
-            found.invalid(&at.at("pageSize"), error.to_string());
-        }
-        found.refuse_if(true, &at, "memory of huge pages");
-    }
+    let page_field = at.at("hugepages").at("pageSize");
+    let huge_page =
+        memory.hugepages.as_ref().and_then(|pages| huge_page(&pages.page_size, &page_field, found));
     let (added_overhead, is_locked) = overhead(memory.reserved_overhead.as_ref(), found);
     let max: Option<Bytes> = quantity(memory.max_guest.as_ref(), &at.at("maxGuest"), found);
-    let visible = guest.or(resources.memory_request).or(resources.memory_limit);
+    let one_page = huge_page.map(|page| Bytes::new(page.bytes()));
+    let visible = guest.or(resources.memory_request).or(resources.memory_limit).or(one_page);
     if let (Some(max), Some(guest)) = (max, visible)
         && guest > max
     {
@@ -202,7 +207,31 @@ pub(super) fn read(
         }
         return None;
     }
-    Some(Memory { guest: guest.round_down(PAGE), added_overhead, is_locked })
+    let guest = guest.round_down(PAGE);
+    if let Some(page) = huge_page
+        && guest.round_down(page.bytes()) != guest
+    {
+        found.invalid(&page_field, format!("the guest's memory, {guest}, is not a multiple of {page}"));
+        return None;
+    }
+    Some(Memory { guest, added_overhead, is_locked, huge_page })
+}
+
+/// A size of huge pages that x86_64 has.
+fn huge_page(size: &str, at: &Field, found: &mut Findings) -> Option<HugePage> {
+    match size.parse::<Bytes>() {
+        Err(error) => {
+            found.invalid(at, error.to_string());
+            None
+        }
+        Ok(bytes) => {
+            let page = HugePage::of(bytes.get());
+            if page.is_none() {
+                found.unsupported_value(at, size, HugePage::NAMES);
+            }
+            page
+        }
+    }
 }
 
 /// What is added to the overhead, and whether memory may be locked.

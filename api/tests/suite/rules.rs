@@ -98,7 +98,18 @@ fn memory_and_vcpus() {
             (json!({"memory": {"guest": "-1Gi"}}), "memory.guest", Invalid),
             (json!({"memory": {"guest": "much"}}), "memory.guest", Invalid),
             (json!({"memory": {"maxGuest": "1Mi"}}), "memory.guest", Invalid),
-            (json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}), "memory.hugepages", NotSupported),
+            (json!({"memory": {"hugepages": {"pageSize": "much"}}}), "memory.hugepages.pageSize", Invalid),
+            (
+                json!({"memory": {"hugepages": {"pageSize": "4Mi"}}}),
+                "memory.hugepages.pageSize",
+                NotSupported,
+            ),
+            (json!({"memory": {"hugepages": {"pageSize": "1Gi"}}}), "memory.hugepages.pageSize", Invalid),
+            (
+                json!({"memory": {"guest": "257Mi", "hugepages": {"pageSize": "2Mi"}}}),
+                "memory.hugepages.pageSize",
+                Invalid,
+            ),
             (
                 json!({"memory": {"reservedOverhead": {"addedOverhead": "much"}}}),
                 "memory.reservedOverhead.addedOverhead",

@@ -5,7 +5,7 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
 use vireo_vmconfig::{
-    AcpiTable, DeviceRequest, DiskBus, DiskSource, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video,
+    AcpiTable, DeviceRequest, DiskBus, DiskSource, HugePage, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video,
 };
 
 use super::types::*;
@@ -32,6 +32,10 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let p = &mut problems;
         if request.memory_bytes == 0 {
             p.add("memory_bytes", "zero");
+        }
+        let huge_page = HugePage::of(request.huge_page_bytes);
+        if huge_page.is_none() && request.huge_page_bytes != 0 {
+            p.add("huge_page_bytes", format_args!("there are no pages of {} bytes", request.huge_page_bytes));
         }
         if request.vmi.is_none() {
             p.add("vmi", "absent");
@@ -63,6 +67,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 fields: request.fields.unwrap_or_default().into(),
                 cpu,
                 memory_bytes: request.memory_bytes,
+                huge_page,
                 clock_offset: request.clock_offset_seconds,
                 io_threads,
                 boot,
@@ -300,6 +305,7 @@ mod tests {
             cpu: Some(wire::Cpu { model: "Has,Comma".into(), ..Default::default() }),
             graphics: true,
             video: 77,
+            huge_page_bytes: 4096,
             tablets: 9,
             disks: vec![wire::Disk { bus: 77, ..Default::default() }, wire::Disk::default()],
             interfaces: vec![wire::Interface {
@@ -320,6 +326,7 @@ mod tests {
         let error = Launch::try_from(request).unwrap_err().to_string();
         for part in [
             "memory_bytes",
+            "huge_page_bytes",
             "vmi",
             "cpu.model",
             "firmware",

@@ -10,6 +10,7 @@ use super::*;
 pub(crate) fn fields() -> FieldPaths {
     FieldPaths {
         memory: "memory".into(),
+        huge_pages: "hugepages".into(),
         cpu_model: "cpu.model".into(),
         cpu_features: "cpu.features".into(),
         firmware: "firmware".into(),
@@ -33,6 +34,7 @@ pub(crate) fn kernel_boot() -> Launch {
         fields: fields(),
         cpu: Cpu::new(CpuTopology::new(1, 2, 1).expect("two vCPUs"), CpuModel::HostModel, Vec::new()),
         memory_bytes: 256 << 20,
+        huge_page: None,
         clock_offset: 0,
         io_threads: None,
         boot: BootSource::Kernel(KernelFiles {

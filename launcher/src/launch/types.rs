@@ -6,7 +6,7 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    AcpiTable, BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, IoThreads, MacAddr, NicModel, PciSlot,
+    AcpiTable, BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, HugePage, IoThreads, MacAddr, NicModel, PciSlot,
     RebootPolicy, Smbios, Video,
 };
 
@@ -23,6 +23,8 @@ pub struct Launch {
     pub cpu: Cpu,
     /// Guest RAM in bytes; never zero.
     pub memory_bytes: u64,
+    /// The huge pages that back it; those of the hypervisor's choice otherwise.
+    pub huge_page: Option<HugePage>,
     /// How many seconds its real-time clock is ahead of UTC when it starts.
     pub clock_offset: i64,
     /// The threads of virtio disks without a dedicated one.

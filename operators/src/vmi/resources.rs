@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, MilliCpus, NATIVE, VFIO_OVERHEAD};
+use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, HugePage, MilliCpus, NATIVE, VFIO_OVERHEAD};
 use vireo_api::v1::{Cpu, Devices, Quantity, VirtualMachineInstance};
 
 use crate::config::ClusterConfig;
@@ -17,8 +17,10 @@ const DEDICATED: u64 = 1000;
 /// Memory and CPU that an instance takes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Requests {
-    /// In bytes, the overhead included.
+    /// In bytes, the overhead included, without huge pages.
     pub(super) memory: u64,
+    /// Huge pages that back the guest's memory, with their bytes in all.
+    pub(super) huge_pages: Option<(HugePage, u64)>,
     /// Of the memory, what is beside the guest, in bytes.
     pub(super) overhead: u64,
     /// In thousandths of a CPU.
@@ -37,6 +39,10 @@ impl Requests {
             .or_else(|| bytes(visible).map(|visible| percent(visible, config.memory_overcommit)))
             .or_else(|| bytes(resources.limits.get("memory")))
             .unwrap_or_default();
+        let page = domain.memory.as_ref().and_then(|memory| memory.hugepages.as_ref());
+        let page = page.and_then(|pages| HugePage::of(pages.page_size.parse::<Bytes>().ok()?.get()));
+        let huge_pages = page.map(|page| (page, bytes(visible).map_or(guest, |visible| visible.min(guest))));
+        let guest = guest.saturating_sub(huge_pages.map_or(0, |(_, bytes)| bytes));
         let overcommits = resources.overcommit_guest_overhead == Some(true);
         let overhead = if overcommits { 0 } else { overhead(vmi, native, config) };
         let cpu = domain.cpu.as_deref();
@@ -47,6 +53,7 @@ impl Requests {
         let requested = requested.and_then(|given| MilliCpus::try_from(given).ok());
         Self {
             memory: guest.saturating_add(overhead),
+            huge_pages,
             overhead,
             cpu: requested.map_or(share, MilliCpus::get),
         }
@@ -132,6 +139,13 @@ mod tests {
                 u64::MAX.div_ceil(10),
             ),
             (json!({"memory": {"guest": "18446744073709551615"}}), u64::MAX, 100),
+            (json!({"memory": {"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}}}), QEMU, 100),
+            (
+                json!({"memory": {"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}},
+                    "resources": {"requests": {"memory": "80Mi"}}}),
+                16 * MI + QEMU,
+                100,
+            ),
             (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI + QEMU, 100),
         ] {
             let config = ClusterConfig::default();

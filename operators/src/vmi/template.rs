@@ -160,6 +160,7 @@ fn resources(
     by_kubelet: bool,
     config: &ClusterConfig,
 ) -> ResourceRequirements {
+    let pages = requests.huge_pages;
     let mut requests = BTreeMap::from([
         ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
         ("memory".to_owned(), Quantity(requests.memory.to_string())),
@@ -168,6 +169,9 @@ fn resources(
     if by_kubelet {
         let devices = host_devices(&vmi.spec.domain.devices).into_iter();
         limits.extend(devices.map(|(name, count)| (name.to_owned(), Quantity(count.to_string()))));
+        let huge_pages =
+            pages.map(|(page, bytes)| (format!("hugepages-{page}"), Quantity(bytes.to_string())));
+        limits.extend(huge_pages);
         requests.extend(limits.clone());
         requests.insert("ephemeral-storage".to_owned(), Quantity(EPHEMERAL_STORAGE.to_owned()));
         // The request of a device is its limit. Without KVM, instances are emulated.
@@ -387,6 +391,22 @@ mod tests {
         assert_eq!(resources, expected);
         let resources = rendered(vmi, None)["spec"]["containers"][0]["resources"].take();
         assert_eq!(resources.get("limits"), None, "of this host");
+    }
+
+    #[test]
+    fn huge_pages_are_requested_of_the_node() {
+        let vmi = json!({"metadata": {"name": "demo"}, "spec": {"domain": {
+            "memory": {"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}},
+        }}});
+        let resources = configured(json!({}), vmi.clone())["spec"]["containers"][0]["resources"].take();
+        let (memory, pages) = ((120 << 20).to_string(), (64 << 20).to_string());
+        let expected = json!({
+            "requests": {"cpu": "100m", "memory": memory, "ephemeral-storage": "50M", "hugepages-2Mi": pages},
+            "limits": {"hugepages-2Mi": pages, "devices.kubevirt.io/kvm": "1"},
+        });
+        assert_eq!(resources, expected);
+        let resources = rendered(vmi, None)["spec"]["containers"][0]["resources"].take();
+        assert_eq!(resources, json!({"requests": {"cpu": "100m", "memory": memory}}), "of this host");
     }
 
     #[test]

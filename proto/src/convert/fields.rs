@@ -8,6 +8,7 @@ macro_rules! convert {
             fn from(fields: $from) -> Self {
                 Self {
                     memory: fields.memory,
+                    huge_pages: fields.huge_pages,
                     cpu_model: fields.cpu_model,
                     cpu_features: fields.cpu_features,
                     firmware: fields.firmware,
@@ -49,6 +50,7 @@ mod tests {
             disks: "11".to_owned(),
             video: "12".to_owned(),
             io_threads: "13".to_owned(),
+            huge_pages: "14".to_owned(),
         };
         assert_eq!(FieldPaths::from(wire::FieldPaths::from(expected.clone())), expected);
     }

@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use vireo_vmconfig::{AcpiTable, CpuTopology, Smbios};
+use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, Smbios};
 
 use super::{
     Attachment, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
@@ -18,6 +18,7 @@ pub struct VmConfig {
     pub(crate) kvm: Option<OwnedFd>,
     pub(crate) cpus: CpuTopology,
     pub(crate) memory: MemorySize,
+    pub(crate) huge_page: Option<HugePage>,
     pub(crate) boot: Boot,
     pub(crate) disks: Vec<Disk>,
     pub(crate) nets: Vec<Net>,
@@ -59,6 +60,7 @@ impl VmConfig {
             kvm: None,
             cpus,
             memory,
+            huge_page: None,
             boot,
             disks: Vec::new(),
             nets: Vec::new(),
@@ -160,6 +162,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_kvm(mut self, device: Option<OwnedFd>) -> Self {
         self.kvm = device;
+        self
+    }
+
+    /// Backs its memory with huge pages that the host has reserved.
+    #[must_use]
+    pub fn with_huge_pages(mut self, size: Option<HugePage>) -> Self {
+        self.huge_page = size;
         self
     }
 

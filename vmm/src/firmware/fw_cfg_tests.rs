@@ -13,7 +13,7 @@ const SKIP: u32 = 4;
 const SELECT: u32 = 8;
 
 fn device() -> (Arc<FwCfg>, GuestMemory) {
-    let memory = memory::create(MemorySize::from_bytes(RAM).unwrap()).unwrap();
+    let memory = memory::create(MemorySize::from_bytes(RAM).unwrap(), None).unwrap();
     let mut contents = Contents::new();
     contents.file("numbers", (0..=255).collect()).unwrap();
     contents.files_made_late(&[("late", 8)], || vec![b"lately".to_vec()]).unwrap();

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_last_256_kib_are_below_1_mib() {
-        let memory = crate::memory::create(MemorySize::from_bytes(16 << 20).unwrap()).unwrap();
+        let memory = crate::memory::create(MemorySize::from_bytes(16 << 20).unwrap(), None).unwrap();
         let mut bytes = vec![7; 0x1000];
         bytes.extend(vec![8; 0x4_0000]);
         shadow(&file(&bytes), &memory).unwrap();

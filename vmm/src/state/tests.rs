@@ -143,7 +143,7 @@ fn another_configuration_is_named() {
 #[test]
 fn ram_is_mapped_as_it_was_written_and_stays_private() {
     let size = MemorySize::from_bytes(16 << 20).unwrap();
-    let memory = memory::create(size).unwrap();
+    let memory = memory::create(size, None).unwrap();
     let places = [0, 0xfff, 0x12_3456, (16 << 20) - 1];
     places.iter().for_each(|at| memory.write_obj(0xa5_u8, GuestAddress(*at)).unwrap());
     let file = tempfile::tempfile().unwrap();

@@ -221,7 +221,7 @@ sections! {
     }
     "Memory" {
         Both "domain.memory.guest", "";
-        Refused "domain.memory.hugepages.pageSize", "memory of guests is not backed by huge pages yet";
+        Both "domain.memory.hugepages.pageSize", "`2Mi` or `1Gi`, which the host has reserved";
         NoEffect "domain.memory.maxGuest", "memory is not hotplugged yet";
         Both "domain.memory.reservedOverhead.addedOverhead", "requested for the launcher Pod";
         Both "domain.memory.reservedOverhead.memLock", "the limit of the launcher's locked memory";

@@ -85,6 +85,7 @@ fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     args.option("-machine", format!("q35,smm={smm},vmport=off{graphics}"));
     accelerator(args, resources);
     args.option("-m", format!("{}B", launch.memory_bytes));
+    huge_pages(args, launch);
     args.option("-rtc", platform::clock(launch, resources.now));
     if launch.reboot == RebootPolicy::Terminate {
         args.flag("-no-reboot");
@@ -92,6 +93,17 @@ fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     if launch.start_paused {
         args.flag("-S");
     }
+}
+
+/// QEMU fails at its start where too few pages are free.
+fn huge_pages(args: &mut Args, launch: &Launch) {
+    let Some(page) = launch.huge_page else { return };
+    let memory = json!({
+        "qom-type": "memory-backend-memfd", "id": "ram", "size": launch.memory_bytes,
+        "hugetlb": true, "hugetlbsize": page.bytes(),
+    });
+    args.json("-object", &memory);
+    args.option("-machine", "memory-backend=ram");
 }
 
 fn accelerator(args: &mut Args, resources: &Resources<'_>) {

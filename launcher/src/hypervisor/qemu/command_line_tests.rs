@@ -7,7 +7,8 @@ use super::*;
 use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
     BlockSize, CacheMode, Cpu, CpuFeature, DeviceRequest, DiskBus, DiskDevice, DiskSource, DiskTuning,
-    ErrorPolicy, ExtraDevice, IoMode, IoThreads, NicModel, PciSlot, PlatformFeature, WatchdogAction,
+    ErrorPolicy, ExtraDevice, HugePage, IoMode, IoThreads, NicModel, PciSlot, PlatformFeature,
+    WatchdogAction,
 };
 
 fn file(fd: i32) -> ImageFd {
@@ -539,4 +540,18 @@ fn an_open_kvm_is_inherited() {
     assert!(values(&line, "-add-fd").contains(&"fd=30,set=30"), "{line:?}");
     let emulated = arguments(&launch, &Resources { kvm: false, ..resources });
     assert_eq!(values(&emulated, "-accel"), ["tcg"]);
+}
+
+#[test]
+fn memory_may_be_of_huge_pages() {
+    let line_of = |huge_page| line(&Launch { huge_page, ..sample::kernel_boot() }, true);
+    assert_eq!(values(&line_of(None), "-object").iter().filter(|text| text.contains("memory")).count(), 0);
+    let line = line_of(Some(HugePage::Mib2));
+    let objects: Vec<Value> =
+        values(&line, "-object").iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
+    let expected = json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": 268_435_456,
+        "hugetlb": true, "hugetlbsize": 2_097_152});
+    assert!(objects.contains(&expected), "{objects:?}");
+    assert!(values(&line, "-machine").contains(&"memory-backend=ram"), "{line:?}");
+    assert!(values(&line, "-m").contains(&"268435456B"), "{line:?}");
 }

@@ -157,7 +157,7 @@ mod tests {
     use crate::memory;
 
     fn ram() -> GuestMemory {
-        memory::create(MemorySize::from_bytes(16 << 20).unwrap()).unwrap()
+        memory::create(MemorySize::from_bytes(16 << 20).unwrap(), None).unwrap()
     }
 
     #[test]
