@@ -57,8 +57,11 @@ const PROJECTED_DIRECTORY: &str = "/var/run/kubevirt-private/projected";
 pub const STATE_DIRECTORY: &str = "/var/run/kubevirt-private/vm-state";
 /// The persistent variables of EFI in it.
 pub const EFI_VARIABLES: &str = "/var/run/kubevirt-private/vm-state/efi-variables.fd";
+/// The persistent state of the TPM in it.
+pub const TPM_STATE: &str = "/var/run/kubevirt-private/vm-state/tpm-state";
 /// The annotation of a launcher Pod with the paths in it of the disks of claims. Each has the size in bytes of a disk that
-/// has to be made, or null. [`EFI_VARIABLES`] are among them where they are persistent.
+/// has to be made, or null. [`EFI_VARIABLES`] and [`TPM_STATE`] are among them where the VM has state
+/// that is kept.
 pub const CLAIM_DISKS_ANNOTATION: &str = "vireo.io/claim-disks";
 /// The component of attachment Pods, each of which holds a hotplugged claim on the node of its launcher Pod.
 pub const ATTACHMENT: &str = "hotplug-disk";

@@ -39,6 +39,8 @@ pub struct HostResources {
     pub taps: Vec<Vec<OwnedFd>>,
     /// The node's vhost-net for each queue of each virtio NIC; none where there is none, or where it is not for this process.
     pub vhost: Vec<Vec<OwnedFd>>,
+    /// Where the state of the TPM is kept, if it is.
+    pub tpm_state: Option<File>,
     /// The guest agent's port.
     pub agent: Option<AgentPort>,
 }
@@ -185,6 +187,12 @@ pub fn open(
         };
         taps.extend(collect(&mut errors, field, opened));
     }
+    let tpm_state = launch.tpm_state.as_deref().and_then(|path| {
+        let what = "the state of the TPM";
+        let opened =
+            open_file(what, path, true, passed).and_then(|file| lock(what, path, &file, true).map(|()| file));
+        collect(&mut errors, &launch.fields.devices, opened)
+    });
     if let Some((field, _)) = errors.first() {
         let field = field.clone();
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
@@ -194,7 +202,7 @@ pub fn open(
         free_huge_pages(launch, page)?;
     }
     let kvm = passed.duplicate(KVM);
-    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, agent: None })
+    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, agent: None })
 }
 
 /// The hypervisor would fail where too few are free, with less of a reason.

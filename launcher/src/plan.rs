@@ -158,6 +158,7 @@ mod tests {
             disks: launch.disks.iter().map(files).collect(),
             taps: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
             vhost: launch.interfaces.iter().map(|_| Vec::new()).collect(),
+            tpm_state: None,
             agent: Some(AgentPort {
                 stream: std::os::unix::net::UnixStream::pair().unwrap().0,
                 open: tokio::sync::watch::Sender::new(false),

@@ -32,6 +32,15 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     }
 }
 
+fn tpm(devices: &v1::Devices) -> Option<&v1::TpmDevice> {
+    devices.tpm.as_ref().filter(|tpm| tpm.enabled != Some(false))
+}
+
+/// Whether there is a TPM whose state is kept.
+pub(super) fn has_persistent_tpm(devices: &v1::Devices) -> bool {
+    tpm(devices).is_some_and(|tpm| tpm.persistent == Some(true))
+}
+
 fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
     if devices.use_virtio_transitional == Some(true) {
         let transitional = ExtraDevice::Platform(PlatformFeature::VirtioTransitional);
@@ -45,10 +54,8 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
     for (name, asked, what) in asked {
         found.refuse_if(asked, &at.at(name), what);
     }
-    if let Some(tpm) = devices.tpm.as_ref().filter(|tpm| tpm.enabled != Some(false)) {
-        let at = at.at("tpm");
-        found.extra_device(&at, ExtraDevice::Tpm);
-        found.refuse_if(tpm.persistent == Some(true), &at.at("persistent"), "a TPM whose state is kept");
+    if tpm(devices).is_some() {
+        found.extra_device(&at.at("tpm"), ExtraDevice::Tpm);
     }
     for index in 0..devices.filesystems.len() {
         found.refuse_if(true, &at.at("filesystems").index(index), "a shared directory");

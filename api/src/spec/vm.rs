@@ -28,6 +28,7 @@ pub struct Vm {
     network_multiqueue: bool,
     serial_console: bool,
     rng: bool,
+    persistent_tpm: bool,
     display: Display,
     balloon: Balloon,
     lifecycle: Lifecycle,
@@ -178,6 +179,11 @@ impl Vm {
         self.rng
     }
 
+    /// There is a TPM whose state is kept.
+    pub fn has_persistent_tpm(&self) -> bool {
+        self.persistent_tpm
+    }
+
     /// The display adapter, if there is a display, which is the default of KubeVirt.
     pub fn video(&self) -> Option<Video> {
         self.display.video
@@ -325,6 +331,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         network_multiqueue: devices.network_interface_multiqueue == Some(true),
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),
+        persistent_tpm: super::device::has_persistent_tpm(devices),
         display,
         balloon,
         lifecycle,

@@ -574,7 +574,6 @@ fn other_devices() {
             (json!({"autoattachVSOCK": true}), "autoattachVSOCK", NotSupported),
             (json!({"downwardMetrics": {}}), "downwardMetrics", NotSupported),
             (json!({"clientPassthrough": {}}), "clientPassthrough", NotSupported),
-            (json!({"tpm": {"persistent": true}}), "tpm.persistent", NotSupported),
             (json!({"gpus": [{"name": "g"}]}), "gpus[0].deviceName", Required),
             (
                 json!({"gpus": [{"name": "g", "deviceName": "a.b/c", "virtualGPUOptions": {"display": {}}}]}),

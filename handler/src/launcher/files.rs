@@ -39,7 +39,7 @@ pub(crate) struct Origin {
 pub(crate) struct PodFiles {
     /// The launcher.
     pub(crate) pid: i32,
-    /// The disks of claims, and the EFI variables.
+    /// The disks of claims, and the files of the VM's state.
     pub(crate) claims: ClaimDisks,
 }
 
@@ -61,16 +61,10 @@ pub(crate) fn open(request: &LaunchRequest, origin: &Origin) -> io::Result<Vec<N
                 files.push(open_file(path, false)?);
             }
         }
-        Some(Efi(efi)) if !efi.variables_path.is_empty() => {
-            let path = &efi.variables_path;
-            let opened = match &origin.pod {
-                Some(pod) if pod.claims.contains_key(path) => pod::open_variables(path, pod.pid),
-                _ => open_kept(path),
-            };
-            files.push((path.clone(), opened.map_err(named(path))?));
-        }
-        Some(Efi(_) | Boot::Bios(_)) | None => {}
+        Some(Efi(efi)) => files.extend(open_state(&efi.variables_path, origin)?),
+        Some(Boot::Bios(_)) | None => {}
     }
+    files.extend(open_state(&request.tpm_state_path, origin)?);
     for interface in &request.interfaces {
         let namespace = origin
             .namespace
@@ -79,6 +73,18 @@ pub(crate) fn open(request: &LaunchRequest, origin: &Origin) -> io::Result<Vec<N
         open_interface(interface, namespace, &mut files)?;
     }
     Ok(files)
+}
+
+/// A file that is kept when the VM is gone; none where there is no path.
+fn open_state(path: &str, origin: &Origin) -> io::Result<Option<NamedFile>> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let opened = match &origin.pod {
+        Some(pod) if pod.claims.contains_key(path) => pod::open_kept(path, pod.pid),
+        _ => open_kept(path),
+    };
+    Ok(Some((path.to_owned(), opened.map_err(named(path))?)))
 }
 
 /// A device of the node, if there is one.
@@ -241,20 +247,23 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_made_for_the_launcher() {
+    fn state_is_made_for_the_launcher() {
         let dir = tempfile::tempdir().unwrap();
         let variables = dir.path().join("efi-variables.fd");
         let path = variables.to_string_lossy().into_owned();
         let boot = Boot::Efi(EfiBoot { variables_path: path.clone(), ..EfiBoot::default() });
+        let tpm = dir.path().join("tpm-state");
+        let tpm_state_path = tpm.to_string_lossy().into_owned();
         let request = LaunchRequest {
             firmware: Some(Firmware { boot: Some(boot) }),
+            tpm_state_path: tpm_state_path.clone(),
             interfaces: vec![],
             ..LaunchRequest::default()
         };
         let names: Vec<String> =
             open(&request, &without_network()).unwrap().into_iter().map(|(name, _)| name).collect();
-        assert!(names.contains(&path), "{names:?}");
-        assert_eq!(fs::read(&variables).unwrap(), b"");
+        assert!(names.contains(&path) && names.contains(&tpm_state_path), "{names:?}");
+        assert_eq!((fs::read(&variables).unwrap(), fs::read(&tpm).unwrap()), (vec![], vec![]));
         let request = LaunchRequest { interfaces: vec![Interface::default()], ..request };
         assert!(open(&request, &without_network()).is_err(), "there is no network namespace");
     }

@@ -128,7 +128,7 @@ pub(crate) fn disk_size(pod: &PodFiles, path: &str) -> io::Result<u64> {
 ///
 /// # Errors
 /// When they cannot be opened.
-pub(super) fn open_variables(path: &str, pid: i32) -> io::Result<OwnedFd> {
+pub(super) fn open_kept(path: &str, pid: i32) -> io::Result<OwnedFd> {
     open_state(&Root::of(pid)?, path)
 }
 

@@ -96,6 +96,15 @@ fn only_a_vm_with_persistent_efi_variables_has_their_path() {
 }
 
 #[test]
+fn only_a_vm_with_a_persistent_tpm_has_the_path_of_its_state() {
+    let vm = vm("", "{domain: {memory: {guest: 256Mi}, devices: {tpm: {persistent: true}}}}");
+    assert!(vm.has_persistent_tpm());
+    let path =
+        |tpm| resolve(&vm, &Prepared { tpm, ..Prepared::default() }, HypervisorChoice::Auto).tpm_state_path;
+    assert_eq!((path(Some("/kept/tpm".into())), path(None)), ("/kept/tpm".to_owned(), String::new()));
+}
+
+#[test]
 fn a_small_vm_in_full() {
     let vm = vm(
         "",

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use vireo_api::names::{
-    EFI_VARIABLES, KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container, hotplug_device,
-    hotplug_disk,
+    EFI_VARIABLES, KERNEL_BOOT_CONTAINER, TPM_STATE, claim_device, claim_disk, disk_container,
+    hotplug_device, hotplug_disk,
 };
 use vireo_api::spec::{
     BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Pull, PullPolicy, Vm, VolumeSource,
@@ -49,6 +49,8 @@ pub struct Prepared {
     pub variables: Option<PathBuf>,
     /// The ACPI tables of its Secrets.
     pub acpi_tables: Vec<AcpiTable>,
+    /// The file of the TPM's state, for a VM with a persistent TPM.
+    pub tpm: Option<PathBuf>,
 }
 
 /// A kernel on this node.
@@ -391,19 +393,10 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         places.make_directory()?;
         let make = |(disk, step): (&Disk, Step)| make(&made_for, disk.source_field(), step, (&places, job));
         let disks = made_for.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
-        let variables = match made_for.firmware().boot() {
-            BootSource::Efi { persistent: true, .. } if places.mounted.contains(EFI_VARIABLES) => {
-                Some(EFI_VARIABLES.into())
-            }
-            BootSource::Efi { persistent: true, .. } => {
-                directory(&places.kept)?;
-                Some(places.kept.join("efi-variables.fd"))
-            }
-            BootSource::Efi { persistent: false, .. } | BootSource::Bios { .. } | BootSource::Kernel(_) => {
-                None
-            }
-        };
-        Ok(Prepared { disks, kernel, variables, acpi_tables })
+        let has_variables = matches!(made_for.firmware().boot(), BootSource::Efi { persistent: true, .. });
+        let variables = kept(has_variables, EFI_VARIABLES, &places)?;
+        let tpm = kept(made_for.has_persistent_tpm(), TPM_STATE, &places)?;
+        Ok(Prepared { disks, kernel, variables, tpm, acpi_tables })
     };
     if is_bare {
         // No path of the manifest is accessed, so this does not block for long.
@@ -429,6 +422,16 @@ pub async fn prepare_disk(
         make(&made_for, &field, step, (&places, job))
     };
     jobs.quick.run(vm.identity().namespace(), make).await?
+}
+
+/// A file that outlives a VMI, if it has it: that of a claim in its launcher Pod, else one of this name in the VM's directory
+/// on the node.
+fn kept(has_it: bool, in_pod: &str, places: &Places) -> Result<Option<PathBuf>, StorageError> {
+    if !has_it || places.mounted.contains(in_pod) {
+        return Ok(has_it.then(|| in_pod.into()));
+    }
+    directory(&places.kept)?;
+    Ok(Path::new(in_pod).file_name().map(|name| places.kept.join(name)))
 }
 
 fn directory(path: &Path) -> Result<(), StorageError> {

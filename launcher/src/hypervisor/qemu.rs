@@ -52,12 +52,12 @@ impl Hypervisor for Qemu {
 }
 
 impl Qemu {
-    async fn start_vm(&self, launch: &Launch, host: HostResources, port: Port) -> Result<Guest, Fault> {
+    async fn start_vm(&self, launch: &Launch, mut host: HostResources, port: Port) -> Result<Guest, Fault> {
         let firmware = match &host.firmware {
             Some(HostFirmware::Paths(firmware)) => Some(firmware),
             Some(HostFirmware::Files(..)) | None => None,
         };
-        let (tpm, socket) = tpm::start(Path::new(tpm::PROGRAM), launch)?.unzip();
+        let (tpm, socket) = tpm::start(Path::new(tpm::PROGRAM), launch, host.tpm_state.take())?.unzip();
         let inherited_fds = process::InheritedFds::new(launch, &host, socket)?;
         let resources = command_line::Resources {
             kvm: self.kvm,

@@ -68,6 +68,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 cpu,
                 memory_bytes: request.memory_bytes,
                 huge_page,
+                tpm_state: named(request.tpm_state_path).map(Into::into),
                 clock_offset: request.clock_offset_seconds,
                 io_threads,
                 boot,
@@ -106,7 +107,7 @@ fn acpi_tables(p: &mut Problems, tables: Vec<Vec<u8>>) -> Vec<AcpiTable> {
     })
 }
 
-/// A field, if there is one.
+/// A field or a path, if there is one.
 fn named(field: String) -> Option<String> {
     Some(field).filter(|field| !field.is_empty())
 }

@@ -35,6 +35,7 @@ pub(crate) fn kernel_boot() -> Launch {
         cpu: Cpu::new(CpuTopology::new(1, 2, 1).expect("two vCPUs"), CpuModel::HostModel, Vec::new()),
         memory_bytes: 256 << 20,
         huge_page: None,
+        tpm_state: None,
         clock_offset: 0,
         io_threads: None,
         boot: BootSource::Kernel(KernelFiles {

@@ -25,6 +25,8 @@ pub struct Launch {
     pub memory_bytes: u64,
     /// The huge pages that back it; those of the hypervisor's choice otherwise.
     pub huge_page: Option<HugePage>,
+    /// Where the state of its TPM is kept, if it is.
+    pub tpm_state: Option<PathBuf>,
     /// How many seconds its real-time clock is ahead of UTC when it starts.
     pub clock_offset: i64,
     /// The threads of virtio disks without a dedicated one.

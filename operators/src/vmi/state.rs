@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt as _;
-use vireo_api::names::{EFI_VARIABLES, STATE_DIRECTORY};
+use vireo_api::names::{EFI_VARIABLES, STATE_DIRECTORY, TPM_STATE};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
@@ -27,7 +27,8 @@ const VOLUME: &str = "vm-state";
 pub(super) fn is_kept(vmi: &VirtualMachineInstance) -> bool {
     let firmware = vmi.spec.domain.firmware.as_ref();
     let efi = firmware.and_then(|firmware| firmware.bootloader.as_ref()?.efi.as_ref());
-    efi.is_some_and(|efi| efi.persistent == Some(true))
+    let tpm = vmi.spec.domain.devices.tpm.as_ref().filter(|tpm| tpm.enabled != Some(false));
+    efi.is_some_and(|efi| efi.persistent == Some(true)) || tpm.is_some_and(|tpm| tpm.persistent == Some(true))
 }
 
 /// Selects the claims that may have an instance's state.
@@ -111,7 +112,7 @@ pub(super) fn add(pod: &mut Pod, name: &str) {
         }),
         ..Volume::default()
     });
-    note_files(pod, [(EFI_VARIABLES.to_owned(), Some(0))]);
+    note_files(pod, [EFI_VARIABLES, TPM_STATE].map(|path| (path.to_owned(), Some(0))));
 }
 
 #[cfg(test)]
@@ -136,8 +137,16 @@ mod tests {
     }
 
     #[test]
-    fn only_persistent_variables_of_efi_are_kept() {
+    fn only_persistent_state_is_kept() {
         assert!(is_kept(&of_vm()));
+        for (tpm, kept) in [
+            (json!({"persistent": true}), true),
+            (json!({"enabled": false, "persistent": true}), false),
+            (json!({}), false),
+        ] {
+            let spec = json!({"spec": {"domain": {"devices": {"tpm": tpm}}}});
+            assert_eq!(is_kept(&serde_json::from_value(spec).unwrap()), kept, "{tpm}");
+        }
         for bootloader in
             [json!({}), json!({"bios": {}}), json!({"efi": {}}), json!({"efi": {"persistent": false}})]
         {
@@ -205,7 +214,8 @@ mod tests {
         assert_eq!(pod["spec"]["containers"][0]["volumeMounts"], json!([mount]));
         assert_eq!(
             pod["metadata"]["annotations"][CLAIM_DISKS_ANNOTATION],
-            "{\"/dev/a\":null,\"/var/run/kubevirt-private/vm-state/efi-variables.fd\":0}"
+            "{\"/dev/a\":null,\"/var/run/kubevirt-private/vm-state/efi-variables.fd\":0,\
+             \"/var/run/kubevirt-private/vm-state/tpm-state\":0}"
         );
     }
 }

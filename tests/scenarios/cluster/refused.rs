@@ -130,7 +130,7 @@ pub(super) fn full_disk(vireo: &Vireo<'_>) -> Result<(), HostError> {
     eventually("an event says why it does not start", STEP, || {
         let events = vireo.items("events --field-selector involvedObject.name=homeless,type=Warning")?;
         let says = |event: &Value| {
-            event["message"].as_str().is_some_and(|text| text.to_lowercase().contains("no space left"))
+            event["message"].as_str().is_some_and(|text| text.contains("no space is left"))
         };
         let said = events.iter().find(|event| says(event));
         if let Some(event) = said {

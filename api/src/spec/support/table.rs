@@ -42,8 +42,8 @@ sections! {
         Both "domain.devices.rng", "";
         Qemu "domain.devices.sound.model", "without a backend";
         Qemu "domain.devices.sound.name", "without a backend";
-        Qemu "domain.devices.tpm.enabled", "TPM 2.0 of `swtpm`, which the node needs; its state goes with the VMI";
-        Refused "domain.devices.tpm.persistent", "the state of TPMs is not kept yet";
+        Qemu "domain.devices.tpm.enabled", "TPM 2.0 of `swtpm`, which the node needs";
+        Qemu "domain.devices.tpm.persistent", "as persistent EFI variables";
         Qemu "domain.devices.useVirtioTransitional", "";
         Both "domain.devices.video.type", "`vga`, `bochs` and `virtio`; `cirrus` and `ramfb` are on `qemu`";
         Refused "domain.devices.watchdog.diag288.action", "a watchdog of s390x alone";

@@ -228,6 +228,8 @@ impl QemuVm {
             }
         }
         let (status, stderr) = self.process.reap(deadline).await;
+        // Its last state is kept before the end is known.
+        drop(self.tpm);
         emit(&ctx, Event::Ended(exit_reason.to_end(status, &stderr)));
     }
 

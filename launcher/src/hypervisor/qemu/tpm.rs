@@ -1,11 +1,16 @@
 //! The TPM of a guest: swtpm, a process beside QEMU, to which a socket pair connects it. It has the rights of the launcher,
-//! and its state is in the VM's scratch directory: both end with the VM.
+//! and its state is in the VM's scratch directory: both end with the VM. Where the state is to outlive it, each change is
+//! copied to a file that the node agent opened.
 
+mod state;
+
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
@@ -13,6 +18,7 @@ use tracing::info;
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{DeviceRequest, ExtraDevice};
 
+use self::state::KeptState;
 use super::exit::{describe_status, with_stderr};
 use super::process::{before_exec, find_binary, tail};
 use crate::fault::{Code, fault_at};
@@ -28,13 +34,27 @@ const STATE: &str = "tpm";
 pub(super) struct Tpm {
     child: Child,
     stderr: JoinHandle<String>,
+    kept: Option<Arc<Mutex<KeptState>>>,
+}
+
+impl Drop for Tpm {
+    /// What it has stored last is kept, too.
+    fn drop(&mut self) {
+        if let Some(kept) = &self.kept {
+            state::save(kept);
+        }
+    }
 }
 
 /// Starts the TPM of a VM that requests one. The socket is for QEMU.
 ///
 /// # Errors
 /// Names the field that requests it, and what is missing.
-pub(super) fn start(program: &Path, launch: &Launch) -> Result<Option<(Tpm, StdStream)>, Fault> {
+pub(super) fn start(
+    program: &Path,
+    launch: &Launch,
+    state: Option<File>,
+) -> Result<Option<(Tpm, StdStream)>, Fault> {
     let mut requests = launch.extra_devices.iter();
     let Some(DeviceRequest { field, device }) = requests.find(|request| request.device == ExtraDevice::Tpm)
     else {
@@ -44,12 +64,17 @@ pub(super) fn start(program: &Path, launch: &Launch) -> Result<Option<(Tpm, StdS
         |why: String| fault_at(Code::HostResource, field, format!("{field} requests {device}: {why}"));
     let binary =
         find_binary(program).map_err(|why| failed(format!("{why}: install the Debian package {PROGRAM}")))?;
-    let started = spawn(&binary, &launch.runtime_dir.join(STATE));
-    started.map(Some).map_err(|error| failed(format!("cannot start {}: {error}", binary.display())))
+    let directory = launch.runtime_dir.join(STATE);
+    let kept = std::fs::create_dir_all(&directory)
+        .and_then(|()| state.map(|file| KeptState::load(file, &directory)).transpose())
+        .map_err(|error| failed(format!("its state cannot be read: {error}")))?;
+    spawn(&binary, &directory, kept)
+        .map(Some)
+        .map_err(|error| failed(format!("cannot start {}: {error}", binary.display())))
 }
 
-fn spawn(binary: &Path, state: &Path) -> io::Result<(Tpm, StdStream)> {
-    std::fs::create_dir_all(state)?;
+fn spawn(binary: &Path, state: &Path, kept: Option<KeptState>) -> io::Result<(Tpm, StdStream)> {
+    let kept = kept.map(|kept| state::follow(kept, state)).transpose()?;
     let (ours, theirs) = StdStream::pair()?;
     let fd = theirs.as_raw_fd();
     let mut command = Command::new(binary);
@@ -69,12 +94,12 @@ fn spawn(binary: &Path, state: &Path) -> io::Result<(Tpm, StdStream)> {
         Some(pipe) => tokio::spawn(tail(pipe, PROGRAM)),
         None => tokio::spawn(std::future::ready(String::new())),
     };
-    Ok((Tpm { child, stderr }, ours))
+    Ok((Tpm { child, stderr, kept }, ours))
 }
 
 /// Waits for the end of a TPM, and says how it came.
 pub(super) async fn ended(tpm: &mut Option<Tpm>) -> String {
-    let Some(Tpm { child, stderr }) = tpm else { return std::future::pending().await };
+    let Some(Tpm { child, stderr, .. }) = tpm else { return std::future::pending().await };
     let status = child.wait().await.ok();
     let stderr = stderr.await.unwrap_or_default();
     with_stderr(&format!("the TPM ({PROGRAM}) {}", describe_status(status)), &stderr)
@@ -95,7 +120,7 @@ mod tests {
     #[tokio::test]
     async fn a_vm_without_a_tpm_needs_no_program() {
         let scratch = tempfile::tempdir().unwrap();
-        let started = start(Path::new("vireo-no-such-program"), &launch(vec![], scratch.path()));
+        let started = start(Path::new("vireo-no-such-program"), &launch(vec![], scratch.path()), None);
         assert!(started.unwrap().is_none());
     }
 
@@ -103,7 +128,7 @@ mod tests {
     async fn a_program_that_is_missing_is_named_with_its_package() {
         let scratch = tempfile::tempdir().unwrap();
         let launch = launch(vec![ExtraDevice::Tpm], scratch.path());
-        let fault = start(Path::new("vireo-no-such-program"), &launch).unwrap_err();
+        let fault = start(Path::new("vireo-no-such-program"), &launch, None).unwrap_err();
         assert_eq!((fault.code(), fault.field.as_str()), (Code::HostResource, "spec.domain.devices.tpm"));
         assert_eq!(
             fault.detail,
@@ -115,7 +140,7 @@ mod tests {
     #[tokio::test]
     async fn its_end_has_a_reason() {
         let scratch = tempfile::tempdir().unwrap();
-        let (tpm, _socket) = spawn(Path::new("/bin/false"), &scratch.path().join(STATE)).unwrap();
+        let (tpm, _socket) = spawn(Path::new("/bin/false"), scratch.path(), None).unwrap();
         assert_eq!(ended(&mut Some(tpm)).await, "the TPM (swtpm) exited with code 1");
     }
 }
