@@ -189,8 +189,8 @@ pub fn open(
     }
     let tpm_state = launch.tpm_state.as_deref().and_then(|path| {
         let what = "the state of the TPM";
-        let opened =
-            open_file(what, path, true, passed).and_then(|file| lock(what, path, &file, true).map(|()| file));
+        let opened = open_file(what, path, true, passed)
+            .and_then(|file| lock(what, path, &file, Access::Alone).map(|()| file));
         collect(&mut errors, &launch.fields.devices, opened)
     });
     if let Some((field, _)) = errors.first() {

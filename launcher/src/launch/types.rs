@@ -6,8 +6,8 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    AcpiTable, BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, HugePage, IoThreads, MacAddr, NicModel, PciSlot,
-    RebootPolicy, Smbios, Video,
+    AcpiTable, BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, HugePage, IoThreads, MacAddr,
+    NicModel, PciSlot, RebootPolicy, Smbios, Video,
 };
 
 /// The requested VM, for either hypervisor.

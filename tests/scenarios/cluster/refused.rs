@@ -129,9 +129,8 @@ pub(super) fn full_disk(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.feed("create -f -", &container_disk("homeless", &image, "Never"));
     eventually("an event says why it does not start", STEP, || {
         let events = vireo.items("events --field-selector involvedObject.name=homeless,type=Warning")?;
-        let says = |event: &Value| {
-            event["message"].as_str().is_some_and(|text| text.contains("no space is left"))
-        };
+        let says =
+            |event: &Value| event["message"].as_str().is_some_and(|text| text.contains("no space is left"));
         let said = events.iter().find(|event| says(event));
         if let Some(event) = said {
             eprintln!("cluster: homeless: {} {}", event["reason"], event["message"]);
