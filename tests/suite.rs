@@ -25,6 +25,7 @@ mod scenarios {
     mod hostile;
     mod hostile_driver;
     mod hotplug;
+    mod huge_pages;
     mod images;
     mod isolation;
     mod limits;
@@ -48,6 +49,7 @@ mod scenarios {
     pub(crate) mod standalone;
     mod stop_early;
     mod systemd;
+    mod tpm;
     mod upload;
     mod vnc;
 }

@@ -10,6 +10,7 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 /// Longer than a client may be silent.
 const PATIENCE: Duration = Duration::from_secs(120);
+const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 
@@ -32,6 +33,8 @@ fn a_console_that_never_reads_delays_no_other() -> Result<(), HostError> {
     eventually("it is let go of", PATIENCE, || Ok(files()? <= before))?;
     assert_eq!(guest.run("echo still here", SOON)?.trim(), "still here");
     deaf.signal(SIGCONT)?;
+    eventually("it has the console again", SOON, || Ok(deaf.stderr().contains("Connected again")))?;
+    deaf.signal(SIGKILL)?;
     deaf.wait(SOON)?;
     Ok(())
 }

@@ -224,7 +224,7 @@ async fn what_an_agent_refuses_for_one_user_is_set_for_the_next() {
     }
     let scene = scene(|_| None);
     scene.open.send_replace(true);
-    let set = timeout(REQUEST_TIMEOUT, scene.client.set_credentials(request())).await;
+    let set = timeout(REQUEST_TIMEOUT * 3 / 2, scene.client.set_credentials(request())).await;
     assert!(set.expect("an agent that is silent is not asked again").is_err());
     scene.guest.abort();
 }

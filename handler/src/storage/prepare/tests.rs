@@ -122,7 +122,7 @@ async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their
     let scratch = DiskSource::Qcow2 { path: dir.join("pod/scratch.qcow2"), backing: None };
     assert_eq!(prepared.disks[..3], [root, scratch, DiskSource::Raw(dir.join("pod/seed.iso"))]);
     let in_pod = fs::read_dir(dir.join("pod")).unwrap().count();
-    assert_eq!((in_pod, fs::read_dir(dir.join("vmi/volumes")).unwrap().count()), (3, 1));
+    assert_eq!((in_pod, fs::read_dir(dir.join("vmi/volumes")).unwrap().count()), (4, 1));
 }
 
 #[tokio::test]
