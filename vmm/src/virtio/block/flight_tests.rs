@@ -296,7 +296,8 @@ impl Book {
             Step::Complete(index) if !self.in_flight.is_empty() => {
                 self.complete(index.index(self.in_flight.len()), 512);
             }
-            Step::Fail(index) if !self.in_flight.is_empty() => {
+            // Without bus mastering it would be carried out again later, after what is asked for meanwhile.
+            Step::Fail(index) if self.is_master && !self.in_flight.is_empty() => {
                 let at = index.index(self.in_flight.len());
                 self.complete(at, 100);
                 self.complete_all(at);
