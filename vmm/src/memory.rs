@@ -13,10 +13,9 @@ pub use segments::{OutsideMemory, Segments};
 use std::fs::File;
 
 use rustix::mm::Advice;
+use vireo_vmconfig::HugePage;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
-
-use vireo_vmconfig::HugePage;
 
 use crate::config::MemorySize;
 use crate::layout;
@@ -80,34 +79,42 @@ pub fn ram_ranges(size: MemorySize) -> Vec<RamRange> {
 
 /// Maps RAM of `size`, of huge pages that the host has reserved where their size is given.
 pub fn create(size: MemorySize, pages: Option<HugePage>) -> Result<GuestMemory, MemoryError> {
-    let mut regions = Vec::new();
-    for RamRange { start, len } in ram_ranges(size) {
-        let mapping = match pages {
-            Some(page) => map_huge(len, page)?,
-            None => {
-                let mapping = map(len)?;
-                advise_huge_pages(&mapping);
-                mapping
-            }
-        };
-        let region = GuestRegionMmap::new(mapping, GuestAddress(start));
-        regions.push(region.ok_or(MemoryError::Ranges(FromRangesError::InvalidGuestRegion))?);
-    }
-    let ranges = |source| MemoryError::Ranges(FromRangesError::from(source));
-    GuestMemory::from_regions(regions).map_err(ranges)
+    assemble(size, |RamRange { len, .. }| match pages {
+        Some(page) => map_huge(len, page),
+        None => {
+            let mapping = map(len)?;
+            advise_huge_pages(&mapping);
+            Ok(mapping)
+        }
+    })
 }
 
-/// Maps RAM of `size` from files, one for each range at its offset: what is written stays private.
-pub(crate) fn map_files(size: MemorySize, files: Vec<(File, u64)>) -> Result<GuestMemory, MemoryError> {
-    let mut regions = Vec::new();
-    for (RamRange { start, len }, (file, offset)) in ram_ranges(size).into_iter().zip(files) {
-        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+/// Maps RAM of `size` from a file that has its ranges one after the other: what is written stays private.
+pub(crate) fn map_file(size: MemorySize, file: &File) -> Result<GuestMemory, MemoryError> {
+    let mut offset = 0;
+    assemble(size, |RamRange { len, .. }| {
+        let failed = |source| MemoryError::Map { bytes: len, source };
+        let file = file.try_clone().map_err(|error| failed(MmapRegionError::Mmap(error)))?;
+        let at = FileOffset::new(file, offset);
+        offset += len;
         let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let mapping = MmapRegion::build(Some(FileOffset::new(file, offset)), bytes, protection, flags)
-            .map_err(|source| MemoryError::Map { bytes: len, source })?;
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        let mapping = MmapRegion::build(Some(at), bytes, protection, flags).map_err(failed)?;
         advise_huge_pages(&mapping);
-        let region = GuestRegionMmap::new(mapping, GuestAddress(start));
+        Ok(mapping)
+    })
+}
+
+/// Puts RAM of `size` together from a mapping of each range.
+fn assemble(
+    size: MemorySize,
+    mut map: impl FnMut(RamRange) -> Result<MmapRegion, MemoryError>,
+) -> Result<GuestMemory, MemoryError> {
+    let mut regions = Vec::new();
+    for range in ram_ranges(size) {
+        let start = GuestAddress(range.start);
+        let region = GuestRegionMmap::new(map(range)?, start);
         regions.push(region.ok_or(MemoryError::Ranges(FromRangesError::InvalidGuestRegion))?);
     }
     let ranges = |source| MemoryError::Ranges(FromRangesError::from(source));

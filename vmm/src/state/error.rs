@@ -126,6 +126,9 @@ pub enum LoadError {
         /// With this VM's RAM.
         expected: u64,
     },
+    /// The VM is to have huge pages.
+    #[error("the RAM of a saved VM is mapped from its file, and cannot be of huge pages")]
+    HugePages,
     /// The RAM was saved with another state.
     #[error("the file of the RAM does not belong to the state")]
     OtherRam,

@@ -119,6 +119,9 @@ impl SavedVm {
 
     /// Whether it can be loaded into a VM of this configuration.
     pub(crate) fn check(&self, config: &VmConfig) -> Result<(), LoadError> {
+        if config.huge_page.is_some() {
+            return Err(LoadError::HugePages);
+        }
         match first_difference(&self.configuration, &describe(config)) {
             Some((name, saved, given)) => Err(LoadError::Differs {
                 name: name.to_owned(),

@@ -9,7 +9,7 @@ use vm_memory::{Bytes, GuestMemoryBackend, GuestMemoryRegion, MemoryRegionAddres
 use super::file::SaveId;
 use super::{LoadError, SavedVm};
 use crate::config::MemorySize;
-use crate::memory::{GuestMemory, ram_ranges};
+use crate::memory::GuestMemory;
 
 const PAGE: u64 = 4096;
 /// What is read and written at a time.
@@ -66,13 +66,6 @@ impl SavedVm {
         if id != self.id {
             return Err(LoadError::OtherRam);
         }
-        let mut offset = 0;
-        let parts = ram_ranges(size).into_iter().map(|range| {
-            let part = self.ram.try_clone().map(|file| (file, offset));
-            offset += range.len;
-            part
-        });
-        let parts = parts.collect::<io::Result<Vec<_>>>().map_err(LoadError::Ram)?;
-        crate::memory::map_files(size, parts).map_err(|error| LoadError::Ram(io::Error::other(error)))
+        crate::memory::map_file(size, &self.ram).map_err(|error| LoadError::Ram(io::Error::other(error)))
     }
 }

@@ -136,6 +136,8 @@ fn another_configuration_is_named() {
     vm.check(&config(16)).unwrap();
     let error = vm.check(&config(32)).unwrap_err().to_string();
     assert_eq!(error, r#"RAM differs: the saved VM has "16777216 bytes", this one has "33554432 bytes""#);
+    let huge = config(16).with_huge_pages(Some(vireo_vmconfig::HugePage::Mib2));
+    assert!(matches!(vm.check(&huge), Err(LoadError::HugePages)));
     let error = vm.check(&config(16).with_rng(true)).unwrap_err().to_string();
     assert_eq!(error, r#"entropy device differs: the saved VM has "", this one has "present""#);
 }
