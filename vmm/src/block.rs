@@ -66,6 +66,13 @@ pub(crate) trait Backend: Send {
     fn set_patient(&mut self, yes: bool) {
         let _ = yes;
     }
+    /// Flushes without a request of the guest, whether it succeeded. It is not held when the host cannot do it.
+    fn flush_now(&mut self) -> bool {
+        self.set_patient(false);
+        let flushed = self.flush();
+        self.set_patient(true);
+        flushed.inspect_err(|error| tracing::warn!(%error, "a disk cannot be flushed")).is_ok()
+    }
     /// Prepares a flush: what was written is on stable storage when the image's file is. False: only [`Self::flush`]
     /// can do it.
     fn prepare_flush(&mut self) -> bool;

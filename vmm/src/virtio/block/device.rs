@@ -285,14 +285,6 @@ impl Block {
         }
     }
 
-    /// Flushes without the driver's request. It is not held when the host cannot do it.
-    fn flush_now(&mut self) -> bool {
-        self.backend.set_patient(false);
-        let flushed = self.backend.flush();
-        self.backend.set_patient(true);
-        flushed.inspect_err(|error| tracing::warn!(%error, "a disk cannot be flushed")).is_ok()
-    }
-
     /// Carries out an operation while nothing else is served.
     fn perform(&mut self, memory: &GuestMemory, operation: &Operation) -> io::Result<()> {
         let changed = match operation {
@@ -395,7 +387,7 @@ impl Lane for Block {
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         self.land_all(queues.get(0)?)?;
         // A VM that is saved finds on the disk what it has written, also where the host was switched off in between.
-        self.is_flushed = self.limits.read_only || self.flush_now();
+        self.is_flushed = self.limits.read_only || self.backend.flush_now();
         Ok(())
     }
 
