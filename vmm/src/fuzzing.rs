@@ -131,5 +131,5 @@ pub fn boot(script: &[u8]) {
             (kernel, Some(drives::file(initrd)))
         }
     };
-    crate::boot::fuzz(drives::file(kernel), initrd);
+    crate::boot::fuzzing::run(drives::file(kernel), initrd);
 }

@@ -43,7 +43,7 @@ impl MsiVector for Vector {
     }
 }
 
-/// Lines that lead nowhere.
+/// Interrupt lines without a controller.
 pub(super) struct Lines;
 
 impl IrqPins for Lines {

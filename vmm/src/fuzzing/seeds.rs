@@ -105,7 +105,8 @@ fn qcow2() -> Vec<u8> {
 
 /// The seeds of each target that has any.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let kernels = crate::boot::seeds().into_iter().map(|kernel| ("boot", [&[0], kernel.as_slice()].concat()));
+    let kernels =
+        crate::boot::fuzzing::seeds().into_iter().map(|kernel| ("boot", [&[0], kernel.as_slice()].concat()));
     let mut seeds: Vec<_> = kernels.collect();
     seeds.extend(others().into_iter().map(|script| ("virtio_transport", script)));
     seeds.push(("virtio_block", blocks()));
