@@ -19,8 +19,8 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts every activated lane that has queues; they serve at once, or begin paused. A device with a lane that does not start asks for a reset; the others
-    /// go on until then, as after an unusable ring.
+    /// Starts every activated lane that has queues; they serve at once, or begin paused. A device with a lane that does not
+    /// start asks for a reset; the others go on until then, as after an unusable ring.
     pub(super) fn spawn(
         name: &str,
         lanes: Vec<(Box<dyn Lane>, Queues)>,

@@ -48,9 +48,7 @@ impl Transmit {
             Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
         }
     }
-}
 
-impl Transmit {
     /// Has the thread give way to vCPUs, or take their CPU, as is better for this many frames at once.
     fn follow(&mut self, sent: usize) {
         let Some(batching) = &mut self.batching else { return };

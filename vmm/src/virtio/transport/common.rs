@@ -142,7 +142,6 @@ impl Common {
 
     /// Takes a state over.
     pub(super) fn load(&mut self, state: CommonState) -> Result<(), SectionError> {
-        const STEPS: [(u8, u8); 2] = [(DRIVER_OK, FEATURES_OK), (FAILED, 0)];
         if state.offered != self.offered {
             return Err(SectionError::Invalid("it offers other features"));
         }
@@ -151,8 +150,7 @@ impl Common {
             return Err(SectionError::Invalid("it has other queues"));
         }
         let known = ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK | FAILED;
-        let skipped =
-            STEPS.iter().any(|(step, before)| state.status & step != 0 && state.status & before != *before);
+        let skipped = state.status & DRIVER_OK != 0 && state.status & FEATURES_OK == 0;
         let sized = |queue: &Setup| queue.size.is_power_of_two() && queue.size <= queue.max_size;
         if state.status & !known != 0 || skipped || !state.queues.iter().all(sized) {
             return Err(SectionError::Invalid("its registers are impossible"));
