@@ -22,8 +22,8 @@ pub(crate) use host_disks::HostDisks;
 pub use images::{ImageError, Images};
 pub use importer::{ImageReader, ImporterSettings};
 pub use prepare::{
-    ERR_IMAGE_PULL, FAILED_MOUNT, ImageVolumes, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared,
-    PullSecrets, StorageError, find_claims, prepare, prepare_disk,
+    ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, PullSecrets,
+    StorageError, find_claims, prepare, prepare_disk,
 };
 pub use registry::{CredentialsError, PullSecret, Registries, RegistriesError, RegistrySettings};
 use vireo_importer::node_file;

@@ -24,7 +24,7 @@ use crate::launcher::process::{self, Confinement, Start};
 use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
-use crate::storage::{self, HostDisks, ImageVolumes, Places, Prepared, PullSecrets, StorageError};
+use crate::storage::{self, HostDisks, Places, Prepared, PullSecrets, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -281,10 +281,12 @@ impl VmiReconciler {
             (Runtime::Pods(pods), Some(pod)) if pod.has_disks => launcher::pod::disks(pods, &pod.uid),
             _ => record.dir.path().join("volumes"),
         };
-        let (pulled, names, claims) =
+        let (pulled, image_volumes, claims) =
             pod.map(|pod| (pod.images, pod.image_volumes, pod.claims)).unwrap_or_default();
-        let pod = self.link().ok().filter(|_| self.node.settings.runtime != Runtime::Process);
-        let pod = pod.map(|link| PodFiles { pid: link.pid(), claims: claims.clone() });
+        let pod = match (&self.node.settings.runtime, self.link()) {
+            (Runtime::Pods(_), Ok(link)) => Some(PodFiles { pid: link.pid(), claims: claims.clone() }),
+            _ => None,
+        };
         let hotplugged =
             self.node.attachments(&self.key.namespace, record.uid).into_values().flat_map(|pod| pod.disks);
         Ok(Places {
@@ -295,7 +297,7 @@ impl VmiReconciler {
             claims: self.node.claims(),
             allowed: self.node.settings.allowed.clone(),
             pulled,
-            image_volumes: ImageVolumes { pid: self.link().ok().map(Link::pid), names },
+            image_volumes,
             mounted: claims.into_iter().chain(hotplugged).map(|(path, _)| path).collect(),
             pod,
             projected: ProjectedFiles::new(),

@@ -207,11 +207,11 @@ pub struct Places {
     pub allowed: AllowedPaths,
     /// The digests of the images that the kubelet has pulled for the launcher Pod, by their containers.
     pub pulled: BTreeMap<String, String>,
-    /// The images that the kubelet has mounted in the launcher Pod.
-    pub image_volumes: ImageVolumes,
+    /// The volumes with images that the kubelet has mounted in the launcher Pod, by their names.
+    pub image_volumes: BTreeSet<String>,
     /// The paths of the disks of claims that the kubelet has mounted in the launcher Pod and in attachment Pods.
     pub mounted: BTreeSet<String>,
-    /// The Pod of the launcher, where the kubelet mounts claims.
+    /// The launcher Pod, where the kubelet mounts claims and images.
     pub(crate) pod: Option<PodFiles>,
     /// The files that Kubernetes projects from its objects.
     pub projected: ProjectedFiles,
@@ -245,10 +245,16 @@ impl Places {
         source: Source,
         (name, pull): (&str, &Pull),
     ) -> Result<PathBuf, ImageError> {
-        match self.image_volumes.get(name) {
+        match self.image_volume(name) {
             Some(volume) => self.images.get_mounted(jobs, namespace, source, volume).await,
             None => self.images.get(jobs, namespace, self.of_image(source, name, pull)).await,
         }
+    }
+
+    /// The image that is a volume of this name in the launcher Pod.
+    fn image_volume(&self, name: &str) -> Option<ImageVolume> {
+        let pod = self.pod.as_ref().filter(|_| self.image_volumes.contains(name))?;
+        Some(ImageVolume { pid: pod.pid, name: name.to_owned() })
     }
 
     /// A file of an image, of which container of the launcher Pod.
@@ -258,23 +264,6 @@ impl Places {
             false => pull.policy(),
         };
         source.pulled(self.pulled.get(container).cloned()).pull(policy, self.pull_secrets.of(pull))
-    }
-}
-
-/// The images that are volumes of a launcher Pod.
-#[derive(Debug, Clone, Default)]
-pub struct ImageVolumes {
-    /// The launcher, if it runs.
-    pub pid: Option<i32>,
-    /// The names of the volumes.
-    pub names: BTreeSet<String>,
-}
-
-impl ImageVolumes {
-    /// One of them, if it is there.
-    fn get(&self, name: &str) -> Option<ImageVolume> {
-        let name = self.names.get(name)?.clone();
-        self.pid.map(|pid| ImageVolume { pid, name })
     }
 }
 
@@ -354,12 +343,10 @@ pub async fn find_claims(vm: &Vm, claims: &Claims, jobs: &Jobs) -> Result<(), St
     let namespace = vm.identity().namespace().to_owned();
     let find = move |_: &JobContext| {
         for disk in vm.fixed_disks() {
-            match disk.source() {
-                VolumeSource::PersistentVolumeClaim { name, .. }
-                | VolumeSource::Ephemeral { claim: name } => {
-                    claim(&vm, disk.source_field(), name, &claims)?;
-                }
-                _ => {}
+            if let VolumeSource::PersistentVolumeClaim { name, .. }
+            | VolumeSource::Ephemeral { claim: name } = disk.source()
+            {
+                claim(&vm, disk.source_field(), name, &claims)?;
             }
         }
         Ok(())
@@ -394,8 +381,8 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         let make = |(disk, step): (&Disk, Step)| make(&made_for, disk.source_field(), step, (&places, job));
         let disks = made_for.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
         let has_variables = matches!(made_for.firmware().boot(), BootSource::Efi { persistent: true, .. });
-        let variables = kept(has_variables, EFI_VARIABLES, &places)?;
-        let tpm = kept(made_for.has_persistent_tpm(), TPM_STATE, &places)?;
+        let variables = has_variables.then(|| kept(EFI_VARIABLES, &places)).transpose()?;
+        let tpm = made_for.has_persistent_tpm().then(|| kept(TPM_STATE, &places)).transpose()?;
         Ok(Prepared { disks, kernel, variables, tpm, acpi_tables })
     };
     if is_bare {
@@ -424,14 +411,14 @@ pub async fn prepare_disk(
     jobs.quick.run(vm.identity().namespace(), make).await?
 }
 
-/// A file that outlives a VMI, if it has it: that of a claim in its launcher Pod, else one of this name in the VM's directory
+/// A file that outlives a VMI: that of a claim at a path in its launcher Pod, else one of the same name in the VM's directory
 /// on the node.
-fn kept(has_it: bool, in_pod: &str, places: &Places) -> Result<Option<PathBuf>, StorageError> {
-    if !has_it || places.mounted.contains(in_pod) {
-        return Ok(has_it.then(|| in_pod.into()));
+fn kept(in_pod: &str, places: &Places) -> Result<PathBuf, StorageError> {
+    if places.mounted.contains(in_pod) {
+        return Ok(in_pod.into());
     }
     directory(&places.kept)?;
-    Ok(Path::new(in_pod).file_name().map(|name| places.kept.join(name)))
+    Ok(places.kept.join(Path::new(in_pod).file_name().unwrap_or_default()))
 }
 
 fn directory(path: &Path) -> Result<(), StorageError> {

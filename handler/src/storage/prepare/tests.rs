@@ -36,27 +36,33 @@ fn built() -> Built {
     built
 }
 
+/// Those of a VM whose launcher has no Pod, with the layout of `built`.
+fn places(built: &Built) -> Places {
+    let dir = built.path();
+    Places {
+        vmi: dir.join("vmi"),
+        disks: dir.join("vmi/volumes"),
+        kept: dir.join("kept"),
+        images: built.images(),
+        claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
+        allowed: AllowedPaths::any(),
+        pulled: BTreeMap::new(),
+        image_volumes: BTreeSet::new(),
+        mounted: BTreeSet::new(),
+        pod: None,
+        projected: ProjectedFiles::new(),
+        pull_secrets: PullSecrets::default(),
+        is_prepared: false,
+    }
+}
+
 #[tokio::test]
 async fn every_volume_becomes_the_file_its_disk_is_given() {
     let built = built();
     let dir = built.path();
     let (vmi, host) = (dir.join("vmi"), dir.join("data.img"));
     let vm = vm(&spec(&dir.join("layout"), &host));
-    let places = Places {
-        vmi: vmi.clone(),
-        disks: vmi.join("volumes"),
-        kept: dir.join("kept"),
-        images: built.images(),
-        claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
-        allowed: AllowedPaths::any(),
-        pulled: BTreeMap::new(),
-        image_volumes: ImageVolumes::default(),
-        mounted: BTreeSet::new(),
-        pod: None,
-        projected: ProjectedFiles::new(),
-        pull_secrets: PullSecrets::default(),
-        is_prepared: false,
-    };
+    let places = places(&built);
     let jobs = Jobs::default();
     places.claims.provide("default", "own", 4096).unwrap();
     let prepared = prepare(&vm, &places, &jobs).await.unwrap();
@@ -96,21 +102,7 @@ async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their
     let built = built();
     let dir = built.path();
     let vm = vm(&spec(&dir.join("layout"), &dir.join("data.img")));
-    let places = Places {
-        vmi: dir.join("vmi"),
-        disks: dir.join("pod"),
-        kept: dir.join("kept"),
-        images: built.images(),
-        claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
-        allowed: AllowedPaths::any(),
-        pulled: BTreeMap::new(),
-        image_volumes: ImageVolumes::default(),
-        mounted: BTreeSet::new(),
-        pod: None,
-        projected: ProjectedFiles::new(),
-        pull_secrets: PullSecrets::default(),
-        is_prepared: false,
-    };
+    let places = Places { disks: dir.join("pod"), ..places(&built) };
     places.claims.provide("default", "own", 4096).unwrap();
     assert!(prepare(&vm, &places, &Jobs::default()).await.is_err(), "the kubelet has not made it");
     fs::create_dir(dir.join("pod")).unwrap();
@@ -130,21 +122,7 @@ async fn what_is_missing_is_named_by_its_field() {
     let built = built();
     let dir = built.path();
     let host_disks = AllowedDirectories::Below(vec![dir.join("layout")]);
-    let places = Places {
-        vmi: dir.join("vmi"),
-        disks: dir.join("vmi/volumes"),
-        kept: dir.join("kept"),
-        images: built.images(),
-        claims: Claims::below(dir.join("claims"), crate::storage::ImageReader::InProcess),
-        allowed: AllowedPaths { host_disks, ..AllowedPaths::any() },
-        pulled: BTreeMap::new(),
-        image_volumes: ImageVolumes::default(),
-        mounted: BTreeSet::new(),
-        pod: None,
-        projected: ProjectedFiles::new(),
-        pull_secrets: PullSecrets::default(),
-        is_prepared: false,
-    };
+    let places = Places { allowed: AllowedPaths { host_disks, ..AllowedPaths::any() }, ..places(&built) };
     let jobs = Jobs::default();
     let domain = "domain: {memory: {guest: 64Mi}, devices: {}}";
     let layout = dir.join("layout").display().to_string();
