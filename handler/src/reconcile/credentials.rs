@@ -21,7 +21,7 @@ use crate::launcher::link::{chain, set_credentials};
 use crate::node::Node;
 use crate::settings::Runtime;
 use crate::storage::iso::File;
-use crate::storage::projected::{ProjectedError, ProjectedFiles, of_credential, ssh_keys};
+use crate::storage::projected::{ProjectedError, ProjectedFiles, files_in, of_credential, ssh_keys};
 
 /// How often Secrets in a Pod are read, and how soon a failure is retried; KubeVirt's.
 const POLL: Duration = Duration::from_secs(15);
@@ -192,7 +192,7 @@ impl Follower {
 }
 
 fn files_of<'a>(credential: &AccessCredential, all: &'a ProjectedFiles) -> &'a [File] {
-    all.get(&access_credential(credential.index())).map(Vec::as_slice).unwrap_or_default()
+    files_in(all, &access_credential(credential.index()))
 }
 
 /// What the agent is to set: all keys of a user at once, and of several passwords the last.

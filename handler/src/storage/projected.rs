@@ -195,6 +195,11 @@ fn of_disk(disk: &Disk) -> Vec<Projection> {
     }
 }
 
+/// The files in a projected directory; none where there is no such directory.
+pub(crate) fn files_in<'a>(all: &'a ProjectedFiles, directory: &str) -> &'a [File] {
+    all.get(directory).map(Vec::as_slice).unwrap_or_default()
+}
+
 /// The files of a disk.
 ///
 /// # Errors
@@ -204,11 +209,11 @@ pub(super) fn files(
     projected: &Projected,
     all: &ProjectedFiles,
 ) -> Result<Vec<File>, StorageError> {
-    let files = all.get(&projected_files(disk.name())).cloned().unwrap_or_default();
+    let files = files_in(all, &projected_files(disk.name()));
     let has_answers = || files.iter().any(|file| ANSWERS.contains(&&*file.path.to_ascii_lowercase()));
     match projected.is_sysprep() && !has_answers() {
         true => Err(ProjectedError::NoAnswers.at(disk.source_field().clone())),
-        false => Ok(files),
+        false => Ok(files.to_vec()),
     }
 }
 
@@ -250,7 +255,7 @@ pub(super) fn acpi_tables(vm: &Vm, all: &ProjectedFiles) -> Result<Vec<AcpiTable
 
 fn acpi_table(wanted: &AcpiTableRef, all: &ProjectedFiles) -> Result<AcpiTable, AcpiTableError> {
     let (volume, kind) = (wanted.volume(), wanted.kind());
-    let files = all.get(&projected_files(volume)).map(Vec::as_slice).unwrap_or_default();
+    let files = files_in(all, &projected_files(volume));
     let absent = || AcpiTableError::NoKey { volume: volume.to_owned(), key: kind.entry() };
     let file = files.iter().find(|file| file.path == kind.entry()).ok_or_else(absent)?;
     let table = AcpiTable::try_from(file.content.clone())?;
@@ -302,7 +307,7 @@ pub(super) fn seed_data(
     let network = read(data.network_data(), network_data_secret(name), &NETWORK_DATA);
     let mut keys = Vec::new();
     for credential in vm.access_credentials().iter().filter(|one| one.method().is_in(disk.source())) {
-        let files = all.get(&access_credential(credential.index())).map(Vec::as_slice).unwrap_or_default();
+        let files = files_in(all, &access_credential(credential.index()));
         keys.extend(ssh_keys(files).map_err(|error| error.at(credential.field().clone()))?);
     }
     Ok(SeedData {
