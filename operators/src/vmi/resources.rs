@@ -41,7 +41,8 @@ impl Requests {
             .unwrap_or_default();
         let page = domain.memory.as_ref().and_then(|memory| memory.hugepages.as_ref());
         let page = page.and_then(|pages| HugePage::of(pages.page_size.parse::<Bytes>().ok()?.get()));
-        let huge_pages = page.map(|page| (page, bytes(visible).map_or(guest, |visible| visible.min(guest))));
+        // Huge pages cannot be overcommitted: those of a guest are taken when it starts.
+        let huge_pages = page.map(|page| (page, bytes(visible).unwrap_or(guest.max(page.bytes()))));
         let guest = guest.saturating_sub(huge_pages.map_or(0, |(_, bytes)| bytes));
         let overcommits = resources.overcommit_guest_overhead == Some(true);
         let overhead = if overcommits { 0 } else { overhead(vmi, native, config) };
@@ -184,6 +185,23 @@ mod tests {
         assert_eq!(Requests::of(&vmi, false, &config).overhead, MONITOR * 5 / 2);
         vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "qemu".to_owned());
         assert_eq!(overhead(&vmi, true), QEMU, "what is asked for counts");
+    }
+
+    #[test]
+    fn huge_pages_are_those_of_the_whole_guest() {
+        let of = |memory: Value, request: Value, memory_overcommit| {
+            let domain = json!({"memory": memory, "resources": {"requests": request}});
+            let config = ClusterConfig { memory_overcommit, ..ClusterConfig::default() };
+            let requests = Requests::of(&vmi(domain), false, &config);
+            (requests.huge_pages, requests.memory)
+        };
+        let pages = json!({"pageSize": "2Mi"});
+        let memory = json!({"guest": "64Mi", "hugepages": pages});
+        let expected = (Some((HugePage::Mib2, 64 * MI)), QEMU);
+        assert_eq!(of(memory.clone(), json!({}), 200), expected, "overcommitment is for other memory");
+        assert_eq!(of(memory, json!({"memory": "33Mi"}), 100), expected);
+        let one = (Some((HugePage::Mib2, 2 * MI)), QEMU);
+        assert_eq!(of(json!({"hugepages": pages}), json!({}), 100), one, "a guest has one page at least");
     }
 
     #[test]
