@@ -11,6 +11,9 @@ use crate::v1;
 pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     let at = Field::new("spec.domain.devices");
     refused(devices, &at, found);
+    if devices.tpm.as_ref().is_some_and(v1::TpmDevice::is_enabled) {
+        found.extra_device(&at.at("tpm"), ExtraDevice::Tpm);
+    }
     if let Some(watchdog) = &devices.watchdog {
         self::watchdog(watchdog, &at.at("watchdog"), found);
     }
@@ -32,15 +35,6 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     }
 }
 
-fn tpm(devices: &v1::Devices) -> Option<&v1::TpmDevice> {
-    devices.tpm.as_ref().filter(|tpm| tpm.enabled != Some(false))
-}
-
-/// Whether there is a TPM whose state is kept.
-pub(super) fn has_persistent_tpm(devices: &v1::Devices) -> bool {
-    tpm(devices).is_some_and(|tpm| tpm.persistent == Some(true))
-}
-
 fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
     if devices.use_virtio_transitional == Some(true) {
         let transitional = ExtraDevice::Platform(PlatformFeature::VirtioTransitional);
@@ -53,9 +47,6 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
     ];
     for (name, asked, what) in asked {
         found.refuse_if(asked, &at.at(name), what);
-    }
-    if tpm(devices).is_some() {
-        found.extra_device(&at.at("tpm"), ExtraDevice::Tpm);
     }
     for index in 0..devices.filesystems.len() {
         found.refuse_if(true, &at.at("filesystems").index(index), "a shared directory");

@@ -331,7 +331,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         network_multiqueue: devices.network_interface_multiqueue == Some(true),
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),
-        persistent_tpm: super::device::has_persistent_tpm(devices),
+        persistent_tpm: devices.tpm.as_ref().is_some_and(v1::TpmDevice::is_persistent),
         display,
         balloon,
         lifecycle,

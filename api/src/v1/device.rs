@@ -128,3 +128,15 @@ shapes! {
         pub supplemental_pool_thread_count: Option<u32>,
     }
 }
+
+impl TpmDevice {
+    /// Whether the VMI has a TPM.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled != Some(false)
+    }
+
+    /// Whether it has one whose state is kept.
+    pub fn is_persistent(&self) -> bool {
+        self.is_enabled() && self.persistent == Some(true)
+    }
+}

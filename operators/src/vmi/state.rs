@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt as _;
 use vireo_api::names::{EFI_VARIABLES, STATE_DIRECTORY, TPM_STATE};
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{TpmDevice, VirtualMachineInstance};
 use vireo_client::Kind;
 
 use super::claims::note_files;
@@ -27,8 +27,8 @@ const VOLUME: &str = "vm-state";
 pub(super) fn is_kept(vmi: &VirtualMachineInstance) -> bool {
     let firmware = vmi.spec.domain.firmware.as_ref();
     let efi = firmware.and_then(|firmware| firmware.bootloader.as_ref()?.efi.as_ref());
-    let tpm = vmi.spec.domain.devices.tpm.as_ref().filter(|tpm| tpm.enabled != Some(false));
-    efi.is_some_and(|efi| efi.persistent == Some(true)) || tpm.is_some_and(|tpm| tpm.persistent == Some(true))
+    let tpm = vmi.spec.domain.devices.tpm.as_ref();
+    efi.is_some_and(|efi| efi.persistent == Some(true)) || tpm.is_some_and(TpmDevice::is_persistent)
 }
 
 /// Selects the claims that may have an instance's state.
