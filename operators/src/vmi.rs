@@ -13,6 +13,7 @@ mod projected;
 mod resources;
 mod state;
 mod template;
+pub(crate) mod volumes;
 mod wait;
 
 pub use claims::{Claim, Claims};

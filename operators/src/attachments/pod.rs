@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, EmptyDirVolumeSource, NodeAffinity, NodeSelector, NodeSelectorRequirement,
-    NodeSelectorTerm, PersistentVolumeClaimVolumeSource, Pod, PodSpec, Toleration, Volume, VolumeMount,
+    Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PersistentVolumeClaimVolumeSource, Pod, PodSpec, Toleration, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::json;
@@ -20,6 +20,7 @@ use crate::config::ClusterConfig;
 use crate::vmi::LauncherPod;
 use crate::vmi::claims::{Claim, DiskPaths, attach};
 use crate::vmi::images::small;
+use crate::vmi::volumes::{empty_dir, mount};
 
 /// The volume with the claim.
 const CLAIM_VOLUME: &str = "claim";
@@ -46,20 +47,12 @@ pub fn attachment_pod(
         image: Some(image.to_owned()),
         image_pull_policy: Some(config.image_pull_policy.clone()),
         command: Some(command.map(str::to_owned).into()),
-        volume_mounts: Some(vec![VolumeMount {
-            name: SOCKETS_VOLUME.to_owned(),
-            mount_path: SOCKETS_DIRECTORY.to_owned(),
-            ..VolumeMount::default()
-        }]),
+        volume_mounts: Some(vec![mount(SOCKETS_VOLUME, SOCKETS_DIRECTORY, false)]),
         ..small(&config.hotplug_disk)
     };
     let paths = DiskPaths { disk: hotplug_disk(name), device: hotplug_device(name) };
     let (path, bytes) = attach(&mut container, (CLAIM_VOLUME.to_owned(), paths), claim, read_only);
-    let sockets = Volume {
-        name: SOCKETS_VOLUME.to_owned(),
-        empty_dir: Some(EmptyDirVolumeSource::default()),
-        ..Volume::default()
-    };
+    let sockets = empty_dir(SOCKETS_VOLUME);
     let volume = Volume {
         name: CLAIM_VOLUME.to_owned(),
         persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {

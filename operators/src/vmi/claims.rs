@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Container, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume, VolumeDevice,
-    VolumeMount,
 };
 use serde_json::json;
 use vireo_api::names::{CLAIM_DISKS_ANNOTATION, claim_device, claim_disk};
 use vireo_api::spec::Bytes;
 use vireo_api::v1::{VirtualMachineInstance, VolumeClaim};
+
+use super::volumes::mount;
 
 /// What a launcher Pod has to know of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,12 +102,8 @@ pub(crate) fn attach(
         return (paths.device, None);
     }
     let directory = paths.disk.rsplit_once('/').map_or("", |(directory, _)| directory);
-    container.volume_mounts.get_or_insert_default().push(VolumeMount {
-        name,
-        mount_path: directory.to_owned(),
-        read_only,
-        ..VolumeMount::default()
-    });
+    let read_only = read_only == Some(true);
+    container.volume_mounts.get_or_insert_default().push(mount(&name, directory, read_only));
     (paths.disk, Some(claim.capacity))
 }
 

@@ -1,10 +1,11 @@
 //! The container with the guest's serial console as its log, `guest-console-log` as KubeVirt's.
 
-use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use k8s_openapi::api::core::v1::Container;
 use vireo_api::names::{SOCKETS_DIRECTORY, SOCKETS_VOLUME};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::images::small;
+use super::volumes::mount;
 use crate::config::ClusterConfig;
 
 /// Its name; KubeVirt's.
@@ -26,12 +27,7 @@ pub(super) fn container(
         image: Some(image.to_owned()),
         image_pull_policy: Some(config.image_pull_policy.clone()),
         command: Some(command.map(str::to_owned).into()),
-        volume_mounts: Some(vec![VolumeMount {
-            name: SOCKETS_VOLUME.to_owned(),
-            mount_path: SOCKETS_DIRECTORY.to_owned(),
-            read_only: Some(true),
-            ..VolumeMount::default()
-        }]),
+        volume_mounts: Some(vec![mount(SOCKETS_VOLUME, SOCKETS_DIRECTORY, true)]),
         ..small(&config.console_log)
     })
 }

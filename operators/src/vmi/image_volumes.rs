@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, PodSpec, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client, Error};
@@ -17,6 +17,7 @@ use vireo_client::write;
 
 use super::images::ImageDelivery;
 use super::template::unprivileged;
+use super::volumes::mount;
 use crate::config::NAMESPACE;
 use crate::node::Node;
 
@@ -112,17 +113,11 @@ async fn is_kept(client: &Client) -> Result<bool, Error> {
 
 fn probe() -> Pod {
     let image = Some("localhost/vireo/image-volume".to_owned());
-    let mount = VolumeMount {
-        name: VOLUME.to_owned(),
-        mount_path: "/image".to_owned(),
-        read_only: Some(true),
-        ..VolumeMount::default()
-    };
     let container = Container {
         name: "probe".to_owned(),
         image: image.clone(),
         security_context: Some(unprivileged()),
-        volume_mounts: Some(vec![mount]),
+        volume_mounts: Some(vec![mount(VOLUME, "/image", true)]),
         ..Container::default()
     };
     let volume = Volume {

@@ -6,9 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, ImageVolumeSource, LocalObjectReference, PodSpec, Volume, VolumeMount,
-};
+use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, LocalObjectReference, PodSpec, Volume};
 use vireo_api::names::{
     COMPUTE, IMAGES_DIRECTORY, IMAGES_VOLUME, KERNEL_BOOT_CONTAINER, disk_container, image_mount,
 };
@@ -16,6 +14,7 @@ use vireo_api::spec::ImageRef;
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::template::unprivileged;
+use super::volumes::{empty_dir, mount};
 use crate::config::{ClusterConfig, ContainerResources};
 
 /// The volume with the launcher, which the containers of images run.
@@ -124,12 +123,7 @@ fn add_volumes(spec: &mut PodSpec, images: &[Image<'_>]) {
 }
 
 fn add_containers(spec: &mut PodSpec, images: Vec<Image<'_>>, launcher: &str, config: &ClusterConfig) {
-    let empty = |name: &str| Volume {
-        name: name.to_owned(),
-        empty_dir: Some(EmptyDirVolumeSource::default()),
-        ..Volume::default()
-    };
-    spec.volumes.get_or_insert_default().extend([empty(IMAGES_VOLUME), empty(PROGRAM_VOLUME)]);
+    spec.volumes.get_or_insert_default().extend([IMAGES_VOLUME, PROGRAM_VOLUME].map(empty_dir));
     spec.init_containers.get_or_insert_default().push(Container {
         name: "container-disk-binary".to_owned(),
         image: Some(launcher.to_owned()),
@@ -163,15 +157,6 @@ fn container(image: Image<'_>, config: &ClusterConfig) -> Container {
 
 fn command(program: &str, arguments: &[&str]) -> Vec<String> {
     [program].iter().chain(arguments).map(|&word| word.to_owned()).collect()
-}
-
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
-    VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    }
 }
 
 /// A container of little use and no privilege. Its user is the one who owns the files of container disks.

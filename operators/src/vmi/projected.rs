@@ -4,12 +4,13 @@
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile,
     DownwardAPIVolumeSource, KeyToPath, ObjectFieldSelector, PodSpec, ProjectedVolumeSource,
-    ResourceFieldSelector, SecretVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount,
-    VolumeProjection,
+    ResourceFieldSelector, SecretVolumeSource, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vireo_api::names::{access_credential, network_data_secret, projected_files, user_data_secret};
 use vireo_api::v1::{self, CloudInitSource, VirtualMachineInstance};
+
+use super::volumes::mount;
 
 /// Seconds that a token is valid. With exactly as many as Kubernetes' own admission asks for, API servers accept the token
 /// as long as the Pod exists, up to a year: the disk of a guest does not change.
@@ -30,12 +31,7 @@ pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance) {
     for (number, (directory, volume)) in all.enumerate() {
         // The name of the instance's volume may be one of the Pod's other volumes.
         let name = format!("projected-{number}");
-        container.volume_mounts.get_or_insert_default().push(VolumeMount {
-            name: name.clone(),
-            mount_path: directory,
-            read_only: Some(true),
-            ..VolumeMount::default()
-        });
+        container.volume_mounts.get_or_insert_default().push(mount(&name, &directory, true));
         spec.volumes.get_or_insert_default().push(Volume { name, ..volume });
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource, Pod, Volume,
-    VolumeMount, VolumeResourceRequirements,
+    VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -15,6 +15,7 @@ use vireo_client::Kind;
 
 use super::claims::note_files;
 use super::template::label_value;
+use super::volumes::mount;
 
 /// The label of a claim with the name of the VM whose state it has; KubeVirt's. The names of claims begin with it as well.
 const LABEL: &str = "persistent-state-for";
@@ -99,11 +100,7 @@ fn owner(vmi: &VirtualMachineInstance) -> OwnerReference {
 pub(super) fn add(pod: &mut Pod, name: &str) {
     let Some(spec) = pod.spec.as_mut() else { return };
     let Some(container) = spec.containers.first_mut() else { return };
-    container.volume_mounts.get_or_insert_default().push(VolumeMount {
-        name: VOLUME.to_owned(),
-        mount_path: STATE_DIRECTORY.to_owned(),
-        ..VolumeMount::default()
-    });
+    container.volume_mounts.get_or_insert_default().push(mount(VOLUME, STATE_DIRECTORY, false));
     spec.volumes.get_or_insert_default().push(Volume {
         name: VOLUME.to_owned(),
         persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {

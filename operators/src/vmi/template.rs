@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, EmptyDirVolumeSource, Pod, PodDNSConfig, PodSpec,
-    ResourceRequirements, SeccompProfile, SecurityContext, Toleration, TopologySpreadConstraint, Volume,
-    VolumeMount,
+    Affinity, Capabilities, Container, Pod, PodDNSConfig, PodSpec, ResourceRequirements, SeccompProfile,
+    SecurityContext, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -23,6 +22,7 @@ use super::claims::Claims;
 use super::images::ImageDelivery;
 use super::nodes;
 use super::resources::{Requests, host_devices};
+use super::volumes::{empty_dir, mount};
 use crate::config::ClusterConfig;
 
 /// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
@@ -85,25 +85,12 @@ pub fn launcher_pod(
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
     let by_kubelet = launcher.started_by == StartedBy::Kubelet;
     let command = ["/usr/bin/virt-launcher", "--socket", SOCKET].map(str::to_owned);
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    };
     let mounts = || {
         let sockets = mount(SOCKETS_VOLUME, SOCKETS_DIRECTORY, false);
         // The kubelet makes only volumes that a container has.
         vec![sockets, mount(DISKS_VOLUME, DISKS_DIRECTORY, true)]
     };
-    let volumes = || {
-        let empty = |name: &str| Volume {
-            name: name.to_owned(),
-            empty_dir: Some(EmptyDirVolumeSource::default()),
-            ..Volume::default()
-        };
-        [SOCKETS_VOLUME, DISKS_VOLUME].map(empty).into()
-    };
+    let volumes = || [SOCKETS_VOLUME, DISKS_VOLUME].map(empty_dir).into();
     let container = Container {
         name: COMPUTE.to_owned(),
         image: Some(launcher.image.clone()),

@@ -1,4 +1,4 @@
-//! Against an HTTP server that plays kube-apiserver: none with image volumes can be had everywhere.
+//! Against an HTTP server in the place of kube-apiserver: one with image volumes is not available on every host.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ enum Answer {
     Refuses(u16),
 }
 
-/// A server of which a test sees what it was asked.
+/// A server that counts how often it was asked.
 struct Server {
     version: Mutex<&'static str>,
     answer: Mutex<Answer>,
