@@ -122,11 +122,8 @@ fn key_method(
     let field = at.at("sshPublicKey").at("propagationMethod");
     let mut needs = |is_asked: bool, is_there: bool, what: &str| {
         if is_asked && !is_there {
-            let text = "volume to exist when the";
-            found.invalid(
-                &field,
-                format!("{at} requires a {what} {text} {what} propagationMethod is in use."),
-            );
+            let rule = format!("a {what} volume to exist when the {what} propagationMethod is in use.");
+            found.invalid(&field, format!("{at} requires {rule}"));
         }
     };
     needs(method.no_cloud.is_some(), seeds.no_cloud, "noCloud");
