@@ -56,8 +56,6 @@ pub enum VolumeSource {
         path: PathBuf,
         /// What happens when it is not there.
         create: HostDiskCreate,
-        /// Several VMs may write to it.
-        shared: bool,
     },
     /// A disk made at start with files that Kubernetes projects from its objects.
     Projected(Projected),
@@ -294,11 +292,11 @@ fn host_disk(disk: &v1::HostDisk, at: &Field, found: &mut Findings) -> Option<Vo
             None
         }
     };
-    found.notice_if(disk.shared == Some(true), &at.at("shared"), "a disk has one writer");
+    found.notice_if(
+        disk.shared == Some(true),
+        &at.at("shared"),
+        "VMs do not migrate: for several VMs, the disk is shareable",
+    );
     let (create, path) = (create?, Path::new(&disk.path).to_owned());
-    (found.problems.len() == before).then_some(VolumeSource::HostDisk {
-        path,
-        create,
-        shared: disk.shared == Some(true),
-    })
+    (found.problems.len() == before).then_some(VolumeSource::HostDisk { path, create })
 }

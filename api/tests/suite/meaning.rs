@@ -135,8 +135,7 @@ fn disks_are_joined_with_their_volumes() {
     );
     assert_eq!(tools.config().field, "spec.domain.devices.disks[2].cdrom.bus");
     assert_eq!(tools.source_field().as_str(), "spec.volumes[2].hostDisk");
-    let source =
-        VolumeSource::HostDisk { path: "/srv/tools.iso".into(), create: HostDiskCreate::No, shared: false };
+    let source = VolumeSource::HostDisk { path: "/srv/tools.iso".into(), create: HostDiskCreate::No };
     assert_eq!(tools.source(), &source);
     assert_eq!(disks[3].source(), &VolumeSource::EmptyDisk { capacity: Bytes::new(2 << 30) });
     let VolumeSource::CloudInitConfigDrive(data) = disks[4].source() else { panic!("{disks:?}") };

@@ -308,7 +308,7 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
             Step::Files { label: volume.label().to_owned(), files, at: at("iso") }
         }
         VolumeSource::EmptyDisk { capacity } => Step::Empty { capacity: capacity.get(), at: at("qcow2") },
-        VolumeSource::HostDisk { path, create, shared: _ } => Step::Host {
+        VolumeSource::HostDisk { path, create } => Step::Host {
             path: path.clone(),
             create_with: match create {
                 HostDiskCreate::No => None,

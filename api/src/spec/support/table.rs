@@ -336,7 +336,7 @@ sections! {
         Both "volumes[].ephemeral.persistentVolumeClaim.readOnly", "no VM writes to the claim; in clusters, its volume is read-only in the Pod, too";
         Both "volumes[].hostDisk.capacity", "below a directory that `--host-disks` names; not in clusters";
         Both "volumes[].hostDisk.path", "below a directory that `--host-disks` names; not in clusters";
-        NoEffect "volumes[].hostDisk.shared", "a disk has one VM that writes to it";
+        NoEffect "volumes[].hostDisk.shared", "VMs do not migrate; `shareable` of the disk is for several VMs";
         Both "volumes[].hostDisk.type", "below a directory that `--host-disks` names; not in clusters";
         Refused "volumes[].memoryDump.claimName", "there are no memory dumps yet";
         Refused "volumes[].memoryDump.hotpluggable", "there are no memory dumps yet";
