@@ -1,7 +1,7 @@
 //! The listener: TLS, who is asking, and limits on unauthenticated connections.
 
 mod lingering;
-mod patience;
+mod timeouts;
 mod unauthenticated;
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ use tracing::{debug, warn};
 use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
 use crate::http::{self, ApiError, Server};
 use lingering::Lingering;
-pub use patience::Patience;
+pub use timeouts::ClientTimeouts;
 use unauthenticated::{ConnectionSlot, Connections};
 
 /// The largest head of a request. Unauthenticated clients send them, too.
@@ -40,7 +40,7 @@ pub struct SecureServing {
     /// What others show.
     pub tokens: Arc<Tokens>,
     /// How long they may take.
-    pub patience: Patience,
+    pub timeouts: ClientTimeouts,
 }
 
 /// Serves until the listener is dropped.
@@ -75,12 +75,12 @@ async fn connection(
 ) -> Result<(), String> {
     // Small frames of a console must not wait for each other.
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let patience = serving.patience;
+    let timeouts = serving.timeouts;
     // The kernel closes the connection then.
-    rustix::net::sockopt::set_tcp_user_timeout(&stream, patience.unread())
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, timeouts.unread())
         .map_err(|error| error.to_string())?;
-    let stream = Lingering::over(stream, patience.rest());
-    let stream = tokio::time::timeout(patience.head(), acceptor.accept(stream));
+    let stream = Lingering::over(stream, timeouts.rest());
+    let stream = tokio::time::timeout(timeouts.head(), acceptor.accept(stream));
     let stream = stream.await.map_err(|_| "no TLS in time".to_owned())?.map_err(|error| error.to_string())?;
     // Only certificates of our own authority come this far.
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -93,7 +93,7 @@ async fn connection(
         let certified = certified.clone();
         async move {
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(patience);
+            request.extensions_mut().insert(timeouts);
             let path = request.uri().path();
             if let Some(proxy) = server.proxies.iter().find(|proxy| proxy.serves(path)) {
                 let Some(answer) = Arc::clone(proxy).answer(request) else {
@@ -113,7 +113,7 @@ async fn connection(
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience.head())
+        .header_read_timeout(timeouts.head())
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
@@ -147,7 +147,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(crate::store::Store::open(&dir.path().join("store")).unwrap());
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), store));
-        let serving = SecureServing { tls: Arc::new(tls), tokens, patience: Patience::default() };
+        let serving = SecureServing { tls: Arc::new(tls), tokens, timeouts: ClientTimeouts::default() };
         let request = |path: &str, token: Option<&str>| {
             let request = Request::builder().uri(path);
             let request = match token {

@@ -5,7 +5,7 @@ use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
-use vireo_apiserver::server::Patience;
+use vireo_apiserver::server::ClientTimeouts;
 use vireo_handler::command::{Failure, NodeArgs};
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 use vireo_install::installation::Images;
@@ -73,7 +73,7 @@ pub(crate) struct Standalone {
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = Patience::DEFAULT.as_secs(),
+        default_value_t = ClientTimeouts::DEFAULT.as_secs(),
         value_parser = value_parser!(u64).range(1..=3600)
     )]
     client_timeout: u64,
@@ -103,7 +103,7 @@ impl Standalone {
         // It names an object, and names of objects are lower case.
         node.node_name.make_ascii_lowercase();
         node.allowed = AllowedPaths { host_disks: below(&self.host_disks)?, images: below(&self.images)? };
-        let patience = Patience::new(Duration::from_secs(self.client_timeout));
-        Ok(Options { node, listen: self.listen, patience })
+        let timeouts = ClientTimeouts::new(Duration::from_secs(self.client_timeout));
+        Ok(Options { node, listen: self.listen, timeouts })
     }
 }

@@ -14,7 +14,7 @@ use vireo_apiserver::files::FileError;
 use vireo_apiserver::http::Measures;
 use vireo_apiserver::pki::{Authority, PkiError};
 use vireo_apiserver::resource::Registry;
-use vireo_apiserver::server::{self, Patience, SecureServing};
+use vireo_apiserver::server::{self, ClientTimeouts, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::cluster::{Cluster, Projector};
@@ -46,7 +46,7 @@ pub struct Options {
     /// Where it listens; port 0 takes any.
     pub listen: SocketAddr,
     /// How long clients may take.
-    pub patience: Patience,
+    pub timeouts: ClientTimeouts,
 }
 
 /// Why it cannot run.
@@ -119,8 +119,9 @@ pub async fn run(
     let address = listener.local_addr().map_err(listening)?;
     let signer = Signer::of(&directory.join("sa.key"))?;
     let tokens = Arc::new(Tokens::new(token(&directory)?, signer, Arc::clone(&store)));
-    let serving = serving(&authority, address, &node.settings.node_name, Arc::clone(&tokens))?;
-    let serving = SecureServing { patience: options.patience, ..serving };
+    let tls = authority.server(&names(&node.settings.node_name), &addresses(address))?;
+    let serving =
+        SecureServing { tls: Arc::new(tls), tokens: Arc::clone(&tokens), timeouts: options.timeouts };
     let local = vireo_handler::http::bind(&node.state.endpoint())?;
 
     let url = format!("https://{}", reachable(address));
@@ -237,20 +238,19 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn serving(
-    authority: &Authority,
-    address: SocketAddr,
-    node: &str,
-    tokens: Arc<Tokens>,
-) -> Result<SecureServing, PkiError> {
+/// The names in the certificate of the API server.
+fn names(node: &str) -> Vec<String> {
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", node];
-    let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// The addresses in the certificate of the API server that listens at one.
+fn addresses(listening: SocketAddr) -> Vec<IpAddr> {
     let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
-    if !address.ip().is_unspecified() {
-        addresses.push(address.ip());
+    if !listening.ip().is_unspecified() {
+        addresses.push(listening.ip());
     }
-    let tls = authority.server(&names, &addresses)?;
-    Ok(SecureServing { tls: Arc::new(tls), tokens, patience: Patience::default() })
+    addresses
 }
 
 /// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.

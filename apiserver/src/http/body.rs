@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::ApiError;
 use crate::patch::Kind;
-use crate::server::Patience;
+use crate::server::ClientTimeouts;
 
 /// The largest body; as a Kubernetes API server's.
 pub const LIMIT: usize = 3 << 20;
@@ -33,13 +33,13 @@ fn media_type(request: &Request) -> String {
 
 async fn bytes(request: Request) -> Result<Counted, ApiError> {
     // Requests of this process have none.
-    let patience = request.extensions().get::<Patience>().copied().unwrap_or_default();
+    let timeouts = request.extensions().get::<ClientTimeouts>().copied().unwrap_or_default();
     let body = request.into_body();
     // Before it is read, so that a client that waits for `100 Continue` need not send it.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(ApiError::too_large(LIMIT));
     }
-    match tokio::time::timeout(patience.body(), collect(body, &LARGE)).await {
+    match tokio::time::timeout(timeouts.body(), collect(body, &LARGE)).await {
         Err(_) => Err(ApiError::too_slow()),
         Ok(read) => read,
     }

@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// The same without credentials.
-    pub(crate) async fn strangers_stream(&self) -> TlsStream<TcpStream> {
+    pub(crate) async fn unauthenticated_stream(&self) -> TlsStream<TcpStream> {
         let mut config = self.config().await;
         config.auth_info = AuthInfo::default();
         self.stream_of(config).await

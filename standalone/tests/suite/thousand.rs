@@ -14,11 +14,11 @@ use crate::server::Server;
 
 const CONNECTIONS: usize = 1000;
 /// Each is answered hundreds of times before no more fits, which takes minutes for a thousand.
-const DEAF: usize = 20;
+const UNREAD: usize = 20;
 /// Of an answer to a client that does no harm.
 const SOON: Duration = Duration::from_secs(15);
 /// Of the server's clients: a fifth of what they have otherwise, so that the tests end soon.
-const PATIENCE: &[&str] = &["--client-timeout", "4"];
+const TIMEOUTS: &[&str] = &["--client-timeout", "4"];
 /// All connections have ended: on a quiet machine, 4 s for what is no request, 6 s for a body and as much after the answer,
 /// 12 s for an answer.
 const END: Duration = Duration::from_secs(100);
@@ -49,7 +49,7 @@ enum Conduct {
     /// The same as fast as it can, and a little after the answer.
     Fast(&'static [u8], &'static [u8]),
     /// Sends the same request again and again and reads nothing.
-    Deaf(&'static [u8]),
+    Unread(&'static [u8]),
 }
 
 /// Until the server ends the connection. What it answered, from the beginning.
@@ -58,7 +58,7 @@ async fn conduct(mut stream: Box<dyn Stream>, conduct: Conduct) -> Vec<u8> {
         Conduct::Once(first) => (first, None, None),
         Conduct::Slowly(first, more) => (first, Some(more), Some(PAUSE)),
         Conduct::Fast(first, more) => (first, Some(more), Some(Duration::ZERO)),
-        Conduct::Deaf(request) => (request, Some(request), None),
+        Conduct::Unread(request) => (request, Some(request), None),
     };
     let (mut answer, mut left) = (Vec::new(), AFTER);
     // The server may end it at any time.
@@ -78,7 +78,7 @@ async fn conduct(mut stream: Box<dyn Stream>, conduct: Conduct) -> Vec<u8> {
         // The others of this thread go on, too.
         tokio::task::yield_now().await;
     }
-    if !matches!(conduct, Conduct::Deaf(_)) {
+    if !matches!(conduct, Conduct::Unread(_)) {
         let _ = stream.read_to_end(&mut answer).await;
     }
     answer
@@ -90,16 +90,16 @@ enum Client {
     /// By TCP alone.
     Plain,
     /// By TLS, without credentials.
-    Stranger,
+    Unauthenticated,
     /// With an administrator's certificate.
-    Known,
+    Administrator,
 }
 
 async fn connect(server: &Server, client: Client) -> Box<dyn Stream> {
     match client {
         Client::Plain => Box::new(TcpStream::connect(server.address()).await.unwrap()),
-        Client::Stranger => Box::new(server.strangers_stream().await),
-        Client::Known => Box::new(server.stream().await),
+        Client::Unauthenticated => Box::new(server.unauthenticated_stream().await),
+        Client::Administrator => Box::new(server.stream().await),
     }
 }
 
@@ -108,10 +108,10 @@ async fn all(client: Client, conduct: Conduct) -> Vec<Vec<u8>> {
     let files = rustix::process::getrlimit(Resource::Nofile);
     let more = Rlimit { current: Some(CONNECTIONS as u64 + 200), maximum: files.maximum };
     rustix::process::setrlimit(Resource::Nofile, more).expect("as many connections as it takes");
-    let server = Server::start_with(PATIENCE);
+    let server = Server::start_with(TIMEOUTS);
     let (before, idle) = (server.memory(), server.sockets());
     let mut clients = JoinSet::new();
-    let count = if matches!(conduct, Conduct::Deaf(_)) { DEAF } else { CONNECTIONS };
+    let count = if matches!(conduct, Conduct::Unread(_)) { UNREAD } else { CONNECTIONS };
     for _ in 0..count {
         let stream = connect(&server, client).await;
         clients.spawn(self::conduct(stream, conduct));
@@ -139,7 +139,7 @@ async fn all(client: Client, conduct: Conduct) -> Vec<Vec<u8>> {
     };
     tokio::time::timeout(END, all_end).await.expect("the server ends all connections");
     assert!(most < before + MOST_MEMORY, "from {before} to {most} bytes");
-    if matches!(conduct, Conduct::Deaf(_)) {
+    if matches!(conduct, Conduct::Unread(_)) {
         // Their kernel learns of the end when it next tries to send, minutes later at worst.
         return Vec::new();
     }
@@ -171,21 +171,23 @@ async fn tls_handshakes_that_are_never_finished_end() {
 
 #[tokio::test]
 async fn slow_heads_end() {
-    all(Client::Stranger, Conduct::Slowly(b"GET /version HTTP/1.1\r\nhost: here\r\nx: ", b"x")).await;
+    all(Client::Unauthenticated, Conduct::Slowly(b"GET /version HTTP/1.1\r\nhost: here\r\nx: ", b"x")).await;
 }
 
 #[tokio::test]
 async fn heads_that_never_end_are_cut_off() {
-    let answers =
-        all(Client::Stranger, Conduct::Fast(b"GET /version HTTP/1.1\r\nhost: here\r\nx: ", &[b'x'; 4096]))
-            .await;
+    let answers = all(
+        Client::Unauthenticated,
+        Conduct::Fast(b"GET /version HTTP/1.1\r\nhost: here\r\nx: ", &[b'x'; 4096]),
+    )
+    .await;
     all_begin(&answers, "HTTP/1.1 431 ");
 }
 
 #[tokio::test]
 async fn slow_bodies_end() {
     let head = leak(format!("{POST}content-length: 1000000\r\n\r\n{{"));
-    let answers = all(Client::Known, Conduct::Slowly(head, b" ")).await;
+    let answers = all(Client::Administrator, Conduct::Slowly(head, b" ")).await;
     all_begin(&answers, "HTTP/1.1 408 ");
 }
 
@@ -193,12 +195,13 @@ async fn slow_bodies_end() {
 async fn chunks_that_never_end_are_cut_off() {
     let head = leak(format!("{POST}transfer-encoding: chunked\r\n\r\n"));
     let chunk = leak(format!("4000\r\n{:width$}\r\n", 0, width = 0x4000));
-    let answers = all(Client::Known, Conduct::Fast(head, chunk)).await;
+    let answers = all(Client::Administrator, Conduct::Fast(head, chunk)).await;
     // Too large, no room for all of them at once, or, on a busy machine, too slow.
     let statuses = ["HTTP/1.1 413 ", "HTTP/1.1 429 ", "HTTP/1.1 408 "];
-    let mut answers = answers.iter();
-    let other = answers.find(|answer| !statuses.iter().any(|status| answer.starts_with(status.as_bytes())));
+    let other =
+        answers.iter().find(|answer| !statuses.iter().any(|status| answer.starts_with(status.as_bytes())));
     assert!(other.is_none(), "{}", String::from_utf8_lossy(other.unwrap()));
+    assert!(!answers.is_empty(), "no connection was answered");
 }
 
 #[tokio::test]
@@ -208,7 +211,7 @@ async fn compressed_bodies_are_not_unpacked() {
         leak(format!("{POST}content-encoding: gzip\r\ncontent-length: 20\r\nconnection: close\r\n\r\n"));
     let body =
         [head, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xed\xc1\x01\x01\x00\x00\x00\x80\x90"].concat();
-    let answers = all(Client::Known, Conduct::Once(Box::leak(body.into()))).await;
+    let answers = all(Client::Administrator, Conduct::Once(Box::leak(body.into()))).await;
     assert_eq!(answers.len(), CONNECTIONS);
     all_begin(&answers, "HTTP/1.1 4");
 }
@@ -216,5 +219,5 @@ async fn compressed_bodies_are_not_unpacked() {
 #[tokio::test]
 async fn connections_whose_answers_are_never_read_end() {
     let request = b"GET /apis/kubevirt.io/v1 HTTP/1.1\r\nhost: here\r\n\r\n";
-    assert!(all(Client::Known, Conduct::Deaf(request)).await.is_empty());
+    all(Client::Administrator, Conduct::Unread(request)).await;
 }

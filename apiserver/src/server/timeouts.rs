@@ -4,16 +4,16 @@ use std::time::Duration;
 
 /// How long a client may take for each part of a request. All of it is in proportion to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience(Duration);
+pub struct ClientTimeouts(Duration);
 
-impl Default for Patience {
+impl Default for ClientTimeouts {
     fn default() -> Self {
         Self(Self::DEFAULT)
     }
 }
 
-impl Patience {
-    /// Where nothing else is wanted.
+impl ClientTimeouts {
+    /// The time for [the head](Self::head) unless another one is configured.
     pub const DEFAULT: Duration = Duration::from_secs(20);
 
     /// With this time for [the head](Self::head).
@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn the_default_is_what_the_documentation_says() {
-        let patience = Patience::default();
-        let seconds = [patience.head(), patience.body(), patience.rest()].map(|time| time.as_secs());
-        assert_eq!((seconds, patience.unread()), ([20, 30, 30], 60_000));
-        assert_eq!(Patience::new(Duration::MAX).unread(), u32::MAX);
+        let timeouts = ClientTimeouts::default();
+        let seconds = [timeouts.head(), timeouts.body(), timeouts.rest()].map(|time| time.as_secs());
+        assert_eq!((seconds, timeouts.unread()), ([20, 30, 30], 60_000));
+        assert_eq!(ClientTimeouts::new(Duration::MAX).unread(), u32::MAX);
     }
 }
