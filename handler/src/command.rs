@@ -10,7 +10,7 @@ pub use vireo_client::program::{Failure, run, stop_signal};
 use crate::launcher::users::Users;
 use crate::network::address::parse_ipv6_range;
 use crate::network::host::GuestAccess;
-use crate::network::nft::Forward;
+use crate::network::ports::Ports;
 use crate::settings::{Isolation, LauncherCgroups, Runtime, Settings, beside_this_program, host_name};
 use crate::storage::{AllowedPaths, ImageReader, ImporterSettings, Registries, RegistrySettings};
 
@@ -31,7 +31,7 @@ pub struct NodeArgs {
     vm_cidr_ipv6: Option<Ipv6Net>,
     /// A port of this host that guests reach, such as tcp/8080; may be repeated [default: none].
     #[arg(long, value_name = "PROTOCOL/PORT")]
-    allow_guest_to_host: Vec<Forward>,
+    allow_guest_to_host: Vec<Ports>,
     /// Guests reach each other [default: they do not].
     #[arg(long)]
     allow_guest_to_guest: bool,

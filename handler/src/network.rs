@@ -21,6 +21,7 @@ mod link;
 pub mod netns;
 pub mod nft;
 mod owner;
+pub mod ports;
 pub mod tap;
 mod wire;
 
@@ -42,7 +43,8 @@ use vireo_vmconfig::MacAddr;
 use address::{AddressError, WIRE_IPV6_PREFIX, WIRE_PREFIX, Wire, WireIpv6};
 use antispoof::{Addresses, Sender};
 use host::GuestAccess;
-use nft::{Forward, NftError};
+use nft::NftError;
+use ports::Ports;
 use wire::{find_wire, make_namespace, make_wire, unless_foreign, verify_namespace};
 
 /// The guest's tap, in its namespace.
@@ -84,9 +86,6 @@ pub enum NetworkError {
         /// The alias that should be the mark of the VMI.
         alias: String,
     },
-    /// A thread for a new namespace.
-    #[error("cannot make a network namespace")]
-    Thread(#[from] io::Error),
     /// Netlink itself.
     #[error("cannot speak netlink")]
     Netlink(#[source] io::Error),
@@ -190,7 +189,7 @@ pub struct Inside {
     /// The same in IPv6; it counts where the namespace has an IPv6 address.
     pub net6: spec::Ipv6Net,
     /// The ports that reach the guest; all when empty.
-    pub forwards: Vec<Forward>,
+    pub forwards: Vec<Ports>,
     /// The MAC of its NIC.
     pub mac: MacAddr,
     /// Of the tap.

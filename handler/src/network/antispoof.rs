@@ -61,17 +61,18 @@ table netdev vireo-{tap} {{
 
 /// A guest chooses its link-local addresses itself, and is no router.
 fn ipv6_rules(guest: Ipv6Addr, router: Ipv6Addr) -> String {
-    let target = |address: Ipv6Addr| format!("@th,64,128 0x{:032x}", u128::from(address));
+    // The target of an advertisement is at bit 64 of the ICMPv6 message.
+    let target = |address: Ipv6Addr| format!("0x{:032x}", u128::from(address));
     format!(
         "    icmpv6 type {{ nd-router-advert, nd-redirect }} drop
-    icmpv6 type nd-neighbor-advert {router_target} drop
-    icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa @th,64,128 != 0x{guest_target:032x} drop
+    icmpv6 type nd-neighbor-advert @th,64,128 {router_target} drop
+    icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa @th,64,128 != {guest_target} drop
     ip6 saddr {router} drop
     ip6 saddr {{ {guest}, fe80::/10 }} accept
     ip6 saddr :: icmpv6 type {{ nd-neighbor-solicit, nd-router-solicit, mld2-listener-report }} accept
 ",
         router_target = target(router),
-        guest_target = u128::from(guest),
+        guest_target = target(guest),
     )
 }
 

@@ -124,7 +124,7 @@ impl Bridge {
         Ipv4Addr::new(a, b, c, first.saturating_add(self.index))
     }
 
-    /// What the guest may send from; nothing is known where the interface is not of Ethernet, and has no NIC of the guest.
+    /// What the guest may send from. `None` where the spec gives it no MAC and the interface, which is not Ethernet's, has none.
     fn sender(&self, before: &PodInterface) -> Option<Sender> {
         let known = |net: Ipv4Net| Addresses::Known { ipv4: net.addr(), ipv6: None };
         let addresses = before.address.map_or(Addresses::OfNetwork, known);

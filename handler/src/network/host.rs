@@ -2,41 +2,19 @@
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::str::FromStr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
-use thiserror::Error;
 
-use super::nft::{Forward, Protocol};
 use super::owner::LINK_PREFIX;
+use super::ports::Ports;
 
 /// What guests reach of the host, and whether they reach each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestAccess {
     /// `--allow-guest-to-host`: ports of the host.
-    pub host_ports: Vec<Forward>,
+    pub host_ports: Vec<Ports>,
     /// `--allow-guest-to-guest`.
     pub each_other: bool,
-}
-
-/// The error of parsing a text that is no port.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("write PROTOCOL/PORT with tcp or udp, such as tcp/8080")]
-pub struct ParsePortError;
-
-impl FromStr for Forward {
-    type Err = ParsePortError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (protocol, port) = text.split_once('/').ok_or(ParsePortError)?;
-        let protocol = match protocol {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            _ => return Err(ParsePortError),
-        };
-        let port = port.parse().ok().filter(|port| *port != 0).ok_or(ParsePortError)?;
-        Ok(Self::port(protocol, port))
-    }
 }
 
 /// What guests send beyond the host leaves with the host's address.
@@ -140,13 +118,5 @@ add rule inet vireo forward iifname \"vv*\" oifname \"vv*\" drop
         assert_eq!(filter_rules(&access, &resolvers), golden);
         let open = filter_rules(&GuestAccess { each_other: true, ..access }, &[]);
         assert!(!open.contains("oifname") && open.contains("from_guests drop"), "{open}");
-    }
-
-    #[test]
-    fn ports_are_read() {
-        assert_eq!("udp/53".parse(), Ok(Forward::port(Protocol::Udp, 53)));
-        for bad in ["", "53", "tcp/", "tcp/0", "tcp/65536", "sctp/1", "tcp/-1", "TCP/1"] {
-            assert_eq!(bad.parse::<Forward>(), Err(ParsePortError), "{bad}");
-        }
     }
 }

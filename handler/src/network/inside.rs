@@ -3,7 +3,7 @@
 use vireo_api::spec::{self, Binding, Forwards, Vm};
 
 use super::Inside;
-use super::nft::{Forward, Protocol};
+use super::ports::{Ports, Protocol};
 use super::tap::Queues;
 
 /// The guest's side of masquerade, which a spec requests for at most one NIC.
@@ -15,11 +15,11 @@ pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
     let forwards = match forwards {
         Forwards::All => Vec::new(),
         Forwards::Ports(ports) => {
-            ports.iter().map(|port| Forward::port(protocol(port.protocol()), port.port())).collect()
+            ports.iter().map(|port| Ports::one(protocol(port.protocol()), port.port())).collect()
         }
         Forwards::Ranges(ranges) => ranges
             .iter()
-            .map(|range| Forward {
+            .map(|range| Ports {
                 protocol: protocol(range.protocol()),
                 first: range.first(),
                 last: range.last(),

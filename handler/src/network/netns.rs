@@ -25,14 +25,14 @@ pub fn path(name: &str) -> PathBuf {
 /// it is.
 ///
 /// # Errors
-/// When the kernel refuses; it asks for `CAP_SYS_ADMIN`. An error of `prepare` is passed through.
-pub fn create<E: From<io::Error> + Send + 'static>(
+/// When the kernel refuses; it asks for `CAP_SYS_ADMIN`. The inner error is that of `prepare`: there is no namespace then.
+pub fn create<E: Send + 'static>(
     name: &str,
     prepare: impl FnOnce() -> Result<(), E> + Send + 'static,
-) -> Result<(), E> {
+) -> io::Result<Result<(), E>> {
     let path = path(name);
     if exists(&path) {
-        return Ok(());
+        return Ok(Ok(()));
     }
     share_directory()?;
     File::create(&path)?;
@@ -40,12 +40,15 @@ pub fn create<E: From<io::Error> + Send + 'static>(
     let made = on_own_thread(move || {
         // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
         #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)?;
-        prepare()?;
-        Ok(mount_bind("/proc/thread-self/ns/net", &target).map_err(io::Error::from)?)
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        if let Err(error) = prepare() {
+            return Ok(Err(error));
+        }
+        mount_bind("/proc/thread-self/ns/net", &target)?;
+        Ok(Ok(()))
     });
-    let made = made.map_err(E::from).flatten();
-    if made.is_err() {
+    let made = made.flatten();
+    if !matches!(made, Ok(Ok(()))) {
         // An empty file of that name would look like a namespace to `ip netns`.
         let _ = fs::remove_file(&path);
     }

@@ -2,60 +2,14 @@
 //!
 //! Every rule set replaces itself as a whole in one transaction, so applying it twice is applying it once.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
 use thiserror::Error;
 
-/// Forwarded ports, the same outside and in the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forward {
-    /// "tcp" or "udp".
-    pub protocol: Protocol,
-    /// From 1.
-    pub first: u16,
-    /// Not below the first.
-    pub last: u16,
-}
-
-impl Forward {
-    /// A single port.
-    pub const fn port(protocol: Protocol, port: u16) -> Self {
-        Self { protocol, first: port, last: port }
-    }
-}
-
-/// The condition of a rule: `tcp dport 8000-8010`.
-impl fmt::Display for Forward {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { protocol, first, last } = self;
-        write!(f, "{} dport {first}", protocol.as_str())?;
-        if last > first {
-            write!(f, "-{last}")?;
-        }
-        Ok(())
-    }
-}
-
-/// A transport protocol, with its name in nft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-impl Protocol {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        }
-    }
-}
+use super::ports::Ports;
 
 /// Why rules cannot be applied.
 #[derive(Debug, Error)]
@@ -69,13 +23,13 @@ pub enum NftError {
 }
 
 /// What `eth0` passes on to the guest: these ports, or everything.
-fn dnat(guest: IpAddr, forwards: &[Forward]) -> String {
+fn dnat(guest: IpAddr, forwards: &[Ports]) -> String {
     let mut dnat = String::new();
     if forwards.is_empty() {
         let _ = writeln!(dnat, "    iifname \"eth0\" dnat to {guest}");
     }
-    for forward in forwards {
-        let _ = writeln!(dnat, "    iifname \"eth0\" {forward} dnat to {guest}");
+    for ports in forwards {
+        let _ = writeln!(dnat, "    iifname \"eth0\" {ports} dnat to {guest}");
     }
     dnat
 }
@@ -83,7 +37,7 @@ fn dnat(guest: IpAddr, forwards: &[Forward]) -> String {
 /// The rules inside a VM's namespace: NAT between `eth0` and the guest, and nothing else from the guest.
 ///
 /// `forwards` are the ports that reach the guest; everything does when it is empty.
-pub fn guest_rules(guest: Ipv4Addr, gateway: Ipv4Addr, forwards: &[Forward]) -> String {
+pub fn guest_rules(guest: Ipv4Addr, gateway: Ipv4Addr, forwards: &[Ports]) -> String {
     let dnat = dnat(guest.into(), forwards);
     format!(
         "table ip vireo {{}}
@@ -115,12 +69,7 @@ table ip vireo {{
 
 /// The same for IPv6. Neighbours find each other, and the guest its router and its address; what belongs to a link alone
 /// is never translated. `router` is the gateway's link-local address.
-pub fn guest_ipv6_rules(
-    guest: Ipv6Addr,
-    gateway: Ipv6Addr,
-    router: Ipv6Addr,
-    forwards: &[Forward],
-) -> String {
+pub fn guest_ipv6_rules(guest: Ipv6Addr, gateway: Ipv6Addr, router: Ipv6Addr, forwards: &[Ports]) -> String {
     let dnat = dnat(guest.into(), forwards);
     format!(
         "table ip6 vireo {{}}
@@ -177,21 +126,22 @@ pub fn apply(rules: &str) -> Result<(), NftError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ports::Protocol;
     use super::*;
 
     #[test]
     fn without_ports_everything_reaches_the_guest_and_with_ports_only_they_do() {
         let guest = Ipv4Addr::new(10, 0, 2, 2);
         let gateway = Ipv4Addr::new(10, 0, 2, 1);
-        let dnats = |forwards: &[Forward]| -> Vec<String> {
+        let dnats = |forwards: &[Ports]| -> Vec<String> {
             let rules = guest_rules(guest, gateway, forwards);
             rules.lines().filter(|line| line.contains("dnat to")).map(|line| line.trim().to_owned()).collect()
         };
         assert_eq!(dnats(&[]), ["iifname \"eth0\" dnat to 10.0.2.2"]);
         let ports = [
-            Forward::port(Protocol::Tcp, 22),
-            Forward::port(Protocol::Udp, 53),
-            Forward { protocol: Protocol::Udp, first: 10000, last: 10100 },
+            Ports::one(Protocol::Tcp, 22),
+            Ports::one(Protocol::Udp, 53),
+            Ports { protocol: Protocol::Udp, first: 10000, last: 10100 },
         ];
         assert_eq!(
             dnats(&ports),
@@ -206,8 +156,7 @@ mod tests {
     #[test]
     fn ipv6_has_the_same_rules_and_lets_neighbours_find_each_other() {
         let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
-        let ports =
-            [Forward::port(Protocol::Udp, 53), Forward { protocol: Protocol::Tcp, first: 1, last: 65535 }];
+        let ports = [Ports::one(Protocol::Udp, 53), Ports { protocol: Protocol::Tcp, first: 1, last: 65535 }];
         let rules = |forwards| {
             guest_ipv6_rules(address("fd10:0:2::2"), address("fd10:0:2::1"), address("fe80::1"), forwards)
         };

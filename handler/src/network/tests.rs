@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use super::nft::Protocol;
+use super::ports::Protocol;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,17 +38,17 @@ fn on_own_host() -> bool {
 
 /// Makes a namespace without marks.
 fn add_namespace(name: &str) {
-    netns::create::<io::Error>(name, || Ok(())).unwrap();
+    netns::create::<NetworkError>(name, || Ok(())).unwrap().unwrap();
 }
 
 /// A port of the host that guests reach.
-const OPEN: Forward = Forward::port(Protocol::Tcp, 7000);
-const OPEN_UDP: Forward = Forward::port(Protocol::Udp, 7001);
+const OPEN: Ports = Ports::one(Protocol::Tcp, 7000);
+const OPEN_UDP: Ports = Ports::one(Protocol::Udp, 7001);
 
 /// Of its guest's NIC.
 const MAC: MacAddr = MacAddr::local([0, 0, 0, 0, 2]);
 
-fn inside(forwards: &[Forward]) -> Inside {
+fn inside(forwards: &[Ports]) -> Inside {
     Inside {
         net: "10.0.2.0/24".parse().unwrap(),
         net6: "fd10:0:2::/120".parse().unwrap(),
@@ -66,7 +66,7 @@ struct Bench {
 
 impl Bench {
     /// `None`, with a message, where the test may not create namespaces.
-    fn new(forwards: &[Forward]) -> Option<Self> {
+    fn new(forwards: &[Ports]) -> Option<Self> {
         if !on_own_host() {
             return None;
         }
@@ -77,7 +77,7 @@ impl Bench {
     }
 
     /// One more VM of the same host, whose guest is not there yet.
-    fn beside(forwards: &[Forward], access: &GuestAccess) -> Self {
+    fn beside(forwards: &[Ports], access: &GuestAccess) -> Self {
         let (used, mtu) = host_facts().unwrap();
         let range = "10.213.0.0/16".parse().unwrap();
         // Tests run beside each other: the uid decides the names, and the process id the wire.
@@ -176,7 +176,7 @@ fn host_and_guest_reach_each_other() {
 
 #[test]
 fn host_and_guest_reach_each_other_over_ipv6() {
-    let Some(bench) = Bench::new(&[Forward::port(Protocol::Tcp, 8080)]) else { return };
+    let Some(bench) = Bench::new(&[Ports::one(Protocol::Tcp, 8080)]) else { return };
     let Some(wire) = bench.plan.wire_ipv6() else {
         eprintln!("SKIPPED: the kernel has no IPv6");
         return;
@@ -222,7 +222,7 @@ fn host_and_guest_reach_each_other_over_ipv6() {
 
 #[test]
 fn only_listed_ports_reach_the_guest() {
-    let Some(bench) = Bench::new(&[Forward::port(Protocol::Tcp, 8080)]) else { return };
+    let Some(bench) = Bench::new(&[Ports::one(Protocol::Tcp, 8080)]) else { return };
     let open = bench.listen(8080);
     let closed = bench.listen(9090);
     greet(&bench, &open, 8080);
@@ -233,7 +233,7 @@ fn only_listed_ports_reach_the_guest() {
 
 #[test]
 fn a_range_of_ports_reaches_the_guest_with_its_ends() {
-    let Some(bench) = Bench::new(&[Forward { protocol: Protocol::Tcp, first: 8080, last: 8082 }]) else {
+    let Some(bench) = Bench::new(&[Ports { protocol: Protocol::Tcp, first: 8080, last: 8082 }]) else {
         return;
     };
     for port in [8080, 8081, 8082] {

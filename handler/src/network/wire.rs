@@ -14,10 +14,7 @@ pub(super) fn make_namespace(plan: &Plan) -> Result<(), NetworkError> {
         Some(mark) => link::with_links(async |links| links.set_alias(LOOPBACK, &mark).await),
         None => Ok(()),
     };
-    netns::create(&plan.namespace, set_mark).map_err(|error| match error {
-        NetworkError::Thread(source) => namespace_error("make", plan)(source),
-        other => other,
-    })?;
+    netns::create(&plan.namespace, set_mark).map_err(namespace_error("make", plan))??;
     verify_namespace(plan)
 }
 
