@@ -1,8 +1,13 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use vireo_api::decode;
 
 use super::*;
-use crate::storage::AllowedDirectories;
+use crate::launcher::files::PodFiles;
+use crate::launcher::pod::ImageVolume;
 use crate::storage::images::tests::{Built, TAR, tar_of};
+use crate::storage::projected::ProjectedFiles;
+use crate::storage::{AllowedDirectories, AllowedPaths};
 
 fn vm(spec: &str) -> Vm {
     let manifest = format!(
@@ -164,4 +169,14 @@ async fn what_is_missing_is_named_by_its_field() {
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.contains(said), "{source}");
     }
+}
+
+#[test]
+fn an_image_volume_is_opened_in_the_launcher_of_its_pod() {
+    let built = Built::new();
+    let pod = PodFiles { pid: 7, claims: BTreeMap::new() };
+    let in_pod = Places { image_volumes: ["root".to_owned()].into(), pod: Some(pod), ..places(&built) };
+    assert_eq!(in_pod.image_volume("root"), Some(ImageVolume { pid: 7, name: "root".to_owned() }));
+    assert_eq!(in_pod.image_volume("data"), None, "a container has it");
+    assert_eq!(places(&built).image_volume("root"), None, "this node pulls it");
 }
