@@ -54,8 +54,13 @@ pub async fn run(client: Client, name: &str, owner: Owner, settings: LiveSetting
         let facts = tokio::task::spawn_blocking(Facts::of_this_node).await.unwrap_or_default();
         // Without the setting there would be labels that go again.
         let _ = tokio::time::timeout(RETRY, settings.synced()).await;
+        let (mut obsolete, mut labels) = (None, Labels::new());
         loop {
-            let labels = node_labeller::labels(&facts, &settings.obsolete_models());
+            let configured = settings.obsolete_models();
+            if obsolete.as_ref() != Some(&configured) {
+                labels = node_labeller::labels(&facts, &configured);
+                obsolete = Some(configured);
+            }
             let wait = match beat(&api, (name, owner), &labels, Timestamp::now()).await {
                 Ok(()) => INTERVAL,
                 Err(error) => {

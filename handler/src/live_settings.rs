@@ -17,7 +17,7 @@ use crate::node_labeller::ObsoleteModels;
 /// The namespace of the KubeVirt object.
 const NAMESPACE: &str = "kubevirt";
 
-/// Of a KubeVirt object, what matters here. What cannot be read is as if it were not set: virt-operator names it.
+/// The settings in a KubeVirt object. What cannot be read is as if it were not set: virt-operator names it.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Values {
     obsolete: BTreeMap<String, bool>,
@@ -27,6 +27,7 @@ struct Values {
     smbios: v1::SMBiosConfiguration,
 }
 
+/// Those of one object, and since when there is that: the oldest of several counts.
 #[derive(Debug, Default)]
 struct Settings {
     created: Option<String>,

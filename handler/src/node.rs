@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -20,6 +21,9 @@ use crate::network::{self, NetworkError, Plan, address};
 use crate::settings::{Isolation, LauncherCgroups, Runtime, Settings};
 use crate::state::{StateDir, StateError, VmiDir, write_json};
 use crate::storage::{Claims, Images};
+
+/// How long a VMI waits for the settings of its cluster.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One node.
 #[derive(Debug)]
@@ -290,9 +294,18 @@ impl Node {
         let _ = self.projector.set(projector);
     }
 
-    /// Has the settings of a cluster count. The first ones do.
+    /// Uses the settings of a cluster. A second call has no effect.
     pub fn set_live_settings(&self, settings: LiveSettings) {
         let _ = self.live.set(settings);
+    }
+
+    /// Waits until the settings of a cluster are known, at most for [`SETTINGS_TIMEOUT`]: a cluster may not let the node agent
+    /// read them, and its VMIs start with the defaults.
+    pub(crate) async fn live_settings_known(&self) {
+        let Some(live) = self.live.get() else { return };
+        if tokio::time::timeout(SETTINGS_TIMEOUT, live.synced()).await.is_err() {
+            warn!("the KubeVirt object cannot be read: a guest starts with the default settings");
+        }
     }
 
     /// What guests read about their system, where it is not as usual.

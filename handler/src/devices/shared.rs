@@ -86,6 +86,18 @@ impl SharedDevice {
         };
         (devices, offer)
     }
+
+    /// Sends the devices again if the settings say another number of them.
+    fn update(&self, devices: &watch::Sender<Vec<Device>>, settings: &LiveSettings) {
+        let now = self.devices(settings);
+        devices.send_if_modified(|before| {
+            let is_another = before.len() != now.len();
+            if is_another {
+                *before = now;
+            }
+            is_another
+        });
+    }
 }
 
 /// Offers those that this node has until it is dropped.
@@ -116,20 +128,6 @@ pub(super) async fn run(directory: &Path, settings: &LiveSettings) {
         }
     }))
     .await;
-}
-
-impl SharedDevice {
-    /// Has the kubelet know of another number.
-    fn update(&self, devices: &watch::Sender<Vec<Device>>, settings: &LiveSettings) {
-        let now = self.devices(settings);
-        devices.send_if_modified(|before| {
-            let is_another = before.len() != now.len();
-            if is_another {
-                *before = now;
-            }
-            is_another
-        });
-    }
 }
 
 fn open(path: &str) -> Result<(), String> {

@@ -124,10 +124,10 @@ pub(crate) fn disk_size(pod: &PodFiles, path: &str) -> io::Result<u64> {
     File::from(opened.1).seek(SeekFrom::End(0))
 }
 
-/// Opens the EFI variables in the Pod of the launcher with a process ID. Blocks.
+/// Opens a file of the VM's state, as its EFI variables, in the Pod of the launcher with a process ID. Blocks.
 ///
 /// # Errors
-/// When they cannot be opened.
+/// When it cannot be opened.
 pub(super) fn open_kept(path: &str, pid: i32) -> io::Result<OwnedFd> {
     open_state(&Root::of(pid)?, path)
 }

@@ -321,6 +321,8 @@ impl VmiReconciler {
         let is_moot = |desired: &Desired| desired.removes(&record);
         let prepare = async {
             let sources = Sources { is_prepared: true, ..self.sources(&vm).await? };
+            // The request has settings of the cluster, which a node agent that has just started does not know yet.
+            self.node.live_settings_known().await;
             self.prepare_storage(&vm, sources).await
         };
         let prepared = cancel_if(interrupt.desired, is_moot, prepare).await.transpose();

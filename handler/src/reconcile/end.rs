@@ -123,6 +123,7 @@ impl VmiReconciler {
     }
 
     pub(super) async fn record_loss(&mut self) -> Done {
+        // Read before the cgroups are removed.
         let exceeded_memory = self.exceeded_memory();
         self.end_leftovers().await?;
         let record = self.known()?;

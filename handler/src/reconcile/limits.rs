@@ -8,6 +8,7 @@ use vireo_api::spec::Vm;
 
 use super::act::{Done, run_blocking, sync_error};
 use super::reconciler::VmiReconciler;
+use super::record::now;
 use super::status::{SyncError, note_limits};
 use crate::devices::check_kvm;
 use crate::launcher::cgroup::limits::Limits;
@@ -61,16 +62,15 @@ impl VmiReconciler {
     /// Makes the cgroups of the launcher. A VMI whose limits are not in force says so.
     pub(super) async fn make_cgroups(&mut self, vm: &Vm) -> Result<Vec<PathBuf>, SyncError> {
         let (node, record) = (Arc::clone(&self.node), self.known()?);
-        let limits = self.limits(vm);
+        let (limits, wanted) = (self.limits(vm), self.node.settings.cgroups);
         let (paths, done) = run_blocking("FailedLauncher", move || {
-            Ok(match (&node.cgroups, node.settings.cgroups) {
+            Ok(match (&node.cgroups, wanted) {
                 (Some(cgroups), _) => make(cgroups, &record.dir, record.uid, &limits),
                 (None, LauncherCgroups::None) => (Vec::new(), Err(LimitError::Unwanted)),
                 (None, _) => (Vec::new(), Err(LimitError::Absent)),
             })
         })
         .await?;
-        let wanted = self.node.settings.cgroups;
         let problem = match done {
             Ok(()) => None,
             Err(error) if wanted == LauncherCgroups::Required => {
@@ -89,7 +89,7 @@ impl VmiReconciler {
             warn!("spec.domain.resources.limits are not in force: {problem}");
         }
         let mut record = self.known()?;
-        note_limits(&mut record.vmi.status, problem.as_deref(), &super::record::now());
+        note_limits(&mut record.vmi.status, problem.as_deref(), &now());
         self.unsaved = true;
         self.record = Some(record);
         Ok(paths)

@@ -1,9 +1,9 @@
 //! The files of an image, which the node agent opens in a launcher Pod: in a container of the image that the kubelet has
 //! started, or in the container `compute`, where the image is a volume.
 //!
-//! In a container of the image, users can run programs of theirs in that container, and write to volumes of its Pod. What the image has is therefore only
-//! what its root file system has, which is read-only there, without the file systems that are mounted on it; and its process
-//! is only one that the kernel knows in that container.
+//! Users can run programs of theirs in a container of the image, and write to volumes of its Pod. What the image has is
+//! therefore only what its root file system has, which is read-only there, without the file systems that are mounted on it;
+//! and its process is only one that the kernel knows in that container.
 
 use std::fs::{self, File};
 use std::io;
