@@ -199,14 +199,14 @@ pub fn open(
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
     if let Some(page) = launch.huge_page {
-        free_huge_pages(launch, page)?;
+        check_huge_pages(launch, page)?;
     }
     let kvm = passed.duplicate(KVM);
     Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, agent: None })
 }
 
-/// The hypervisor would fail where too few are free, with less of a reason.
-fn free_huge_pages(launch: &Launch, page: HugePage) -> Result<(), Fault> {
+/// Whether enough huge pages are free. The hypervisor's own error would not say how many it needs.
+fn check_huge_pages(launch: &Launch, page: HugePage) -> Result<(), Fault> {
     let Err(error) = vireo_vmm::memory::has_huge_pages(launch.memory_bytes, page) else { return Ok(()) };
     let field = &launch.fields.huge_pages;
     let count = launch.memory_bytes / page.bytes();
@@ -467,7 +467,7 @@ mod tests {
                 ["pageSize requests 1024 huge pages of 1Gi", "hugepages-1048576kB/nr_hugepages"],
             ),
         ] {
-            let fault = free_huge_pages(&launch, page).unwrap_err();
+            let fault = check_huge_pages(&launch, page).unwrap_err();
             assert_eq!((fault.code(), fault.field.as_str()), (Code::HostResource, "pageSize"));
             for part in parts {
                 assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);

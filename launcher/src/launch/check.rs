@@ -54,6 +54,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
             p.add("tablets", format_args!("{} are more than {MAX_TABLETS}", request.tablets));
         }
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
+        let tpm_state = named(request.tpm_state_path).map(|path| p.path("tpm_state_path", path));
         let smbios = convert::smbios(p, request.smbios.unwrap_or_default());
         let acpi_tables = acpi_tables(p, request.acpi_tables);
         let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
@@ -68,7 +69,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 cpu,
                 memory_bytes: request.memory_bytes,
                 huge_page,
-                tpm_state: named(request.tpm_state_path).map(Into::into),
+                tpm_state,
                 clock_offset: request.clock_offset_seconds,
                 io_threads,
                 boot,
@@ -107,7 +108,7 @@ fn acpi_tables(p: &mut Problems, tables: Vec<Vec<u8>>) -> Vec<AcpiTable> {
     })
 }
 
-/// A field or a path, if there is one.
+/// A field, if there is one.
 fn named(field: String) -> Option<String> {
     Some(field).filter(|field| !field.is_empty())
 }
@@ -307,6 +308,7 @@ mod tests {
             graphics: true,
             video: 77,
             huge_page_bytes: 4096,
+            tpm_state_path: "/a\0b".into(),
             tablets: 9,
             disks: vec![wire::Disk { bus: 77, ..Default::default() }, wire::Disk::default()],
             interfaces: vec![wire::Interface {
@@ -328,6 +330,7 @@ mod tests {
         for part in [
             "memory_bytes",
             "huge_page_bytes",
+            "tpm_state_path",
             "vmi",
             "cpu.model",
             "firmware",

@@ -25,8 +25,8 @@ use crate::launch::Launch;
 
 /// The longest line of a monitor we listen to; none that matters comes near.
 const MAX_LINE: usize = 1 << 20;
-/// How long QEMU gets to flush its images after the quit command, or after its monitor closed.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long QEMU gets to flush its images after the quit command, or after its monitor closed, and its TPM to end after it.
+pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 
@@ -207,7 +207,9 @@ impl QemuVm {
                 },
                 reason = tpm::ended(&mut self.tpm), if deadline.is_none() => {
                     // QEMU ends it before itself; the events of that may still be to be read.
-                    self.tpm = None;
+                    if let Some(tpm) = self.tpm.take() {
+                        tpm.end().await;
+                    }
                     exit_reason.tpm = Some(reason);
                     deadline = Some(Instant::now() + EXIT_TIMEOUT);
                     self.writer.send_command("quit").await;
@@ -229,7 +231,9 @@ impl QemuVm {
         }
         let (status, stderr) = self.process.reap(deadline).await;
         // Its last state is kept before the end is known.
-        drop(self.tpm);
+        if let Some(tpm) = self.tpm {
+            tpm.end().await;
+        }
         emit(&ctx, Event::Ended(exit_reason.to_end(status, &stderr)));
     }
 

@@ -13,12 +13,14 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 use tracing::info;
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{DeviceRequest, ExtraDevice};
 
 use self::state::KeptState;
+use super::event_loop::EXIT_TIMEOUT;
 use super::exit::{describe_status, with_stderr};
 use super::process::{before_exec, find_binary, tail};
 use crate::fault::{Code, fault_at};
@@ -29,7 +31,7 @@ pub(super) const PROGRAM: &str = "swtpm";
 /// The directory of its state in the scratch directory.
 const STATE: &str = "tpm";
 
-/// A TPM that runs; killed when dropped.
+/// A TPM that runs; killed when dropped, and ended by [`Tpm::end`].
 #[derive(Debug)]
 pub(super) struct Tpm {
     child: Child,
@@ -37,11 +39,16 @@ pub(super) struct Tpm {
     kept: Option<Arc<Mutex<KeptState>>>,
 }
 
-impl Drop for Tpm {
-    /// What it has stored last is kept, too.
-    fn drop(&mut self) {
-        if let Some(kept) = &self.kept {
-            state::save(kept);
+impl Tpm {
+    /// Waits until it has ended, by itself if it does in time, and keeps what it has stored last.
+    pub(super) async fn end(mut self) {
+        if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
+            // One that has just ended cannot be killed.
+            let _ = self.child.kill().await;
+        }
+        if let Some(kept) = self.kept {
+            // The disk may take long to write it. A panic is logged as one.
+            let _ = spawn_blocking(move || state::save(&kept)).await;
         }
     }
 }
@@ -107,6 +114,8 @@ pub(super) async fn ended(tpm: &mut Option<Tpm>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::launch::sample;
 
@@ -142,5 +151,28 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (tpm, _socket) = spawn(Path::new("/bin/false"), scratch.path(), None).unwrap();
         assert_eq!(ended(&mut Some(tpm)).await, "the TPM (swtpm) exited with code 1");
+    }
+
+    #[tokio::test]
+    async fn its_last_state_is_kept_when_it_has_ended() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("kept");
+        let directory = scratch.path().join("state");
+        std::fs::create_dir(&directory).unwrap();
+        let open =
+            || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        // It stores its state at its end alone.
+        let script = scratch.path().join("tpm");
+        let stored = directory.join("tpm2-00.permall");
+        std::fs::write(&script, format!("#!/bin/sh\nprintf last >{}\n", stored.display())).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let kept = KeptState::load(open(), &directory).unwrap();
+        let (mut tpm, _socket) = spawn(&script, &directory, None).unwrap();
+        // Without a thread that follows the state.
+        tpm.kept = Some(Arc::new(Mutex::new(kept)));
+        tpm.end().await;
+        std::fs::remove_file(&stored).unwrap();
+        KeptState::load(open(), &directory).unwrap();
+        assert_eq!(std::fs::read_to_string(&stored).unwrap(), "last");
     }
 }
