@@ -66,7 +66,7 @@ fn has_the_tables(host: &Host, hypervisor: &'static str) -> Result<(), HostError
     standalone.kubectl("delete vmi one --timeout=90s", None)?.ok();
 
     standalone.kubectl("apply -f -", Some(&vmi("license")))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     for (name, text) in [("SLIC", "license"), ("MSDM", "product key")] {

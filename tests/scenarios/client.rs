@@ -6,7 +6,7 @@ use serde_json::Value;
 use vireo_tests::cluster::Cluster;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
-use vireo_tests::{Host, HostError, Invocation, Output, Process};
+use vireo_tests::{Host, HostError, Invocation, Output, Process, Status};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// How long a command on a node may take.
@@ -82,6 +82,18 @@ impl<'h> Client<'h> {
         }
         kubectl.close_stdin()?;
         kubectl.wait(BOOT)
+    }
+
+    /// Waits until a VM or an instance, such as `vmi/one`, is ready. A failure shows what it waits for.
+    #[track_caller]
+    pub(crate) fn becomes_ready(&self, object: &str) -> Result<(), HostError> {
+        let waited = self.kubectl(&format!("wait --for=condition=Ready --timeout=90s {object}"), None)?;
+        if waited.status != Status::Code(0) {
+            let status = self.kubectl(&format!("get {object} -o jsonpath='{{.status}}'"), None)?.stdout;
+            let events = self.kubectl("get events", None)?.stdout;
+            panic!("{object} is not ready: {}\nstatus: {status}\nevents:\n{events}", waited.stderr);
+        }
+        Ok(())
     }
 
     pub(crate) fn json(&self, line: &str) -> Result<Value, HostError> {

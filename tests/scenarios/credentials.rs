@@ -84,7 +84,7 @@ fn reach_a_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError>
         + seed
         + CREDENTIALS;
     standalone.kubectl("apply -f -", Some(&vmi))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     let meta = guest.run("mount -t iso9660 -o ro /dev/vdb /mnt && cat /mnt/meta-data; umount /mnt", SOON)?;

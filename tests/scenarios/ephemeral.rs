@@ -33,7 +33,7 @@ fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<Gu
     let vmi = manifest(host, name).replace("      interfaces:\n", disk)
         + "  - {name: data, ephemeral: {persistentVolumeClaim: {claimName: data}}}\n";
     standalone.kubectl("apply -f -", Some(&vmi))?.ok();
-    standalone.kubectl(&format!("wait --for=condition=Ready --timeout=90s vmi/{name}"), None)?.ok();
+    standalone.becomes_ready(&format!("vmi/{name}"))?;
     let mut guest = standalone.console(name)?;
     guest.ready()?;
     Ok(guest)

@@ -40,7 +40,7 @@ fn make_room(host: &Host) -> Result<(), HostError> {
 fn a_full_disk_refuses_writes_and_nothing_else() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
-    let standalone = Standalone::start_in(&host, "qemu", "tmpfs", "size=24m")?;
+    let standalone = Standalone::start_in(&host, "qemu", "-t tmpfs -o size=24m tmpfs")?;
     standalone.kubectl("apply --server-side -f -", Some(MAP))?.ok();
     assert_eq!(standalone.kubectl("get --raw /readyz", None)?.ok(), "ok");
     fill(&host)?;
@@ -103,9 +103,9 @@ fn pause(standalone: &Standalone<'_>) -> Result<(Value, Value), HostError> {
 
 fn is_paused_until_there_is_room(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     const WRITE: &str = "dd if=/dev/zero of=/dev/vda bs=1M count=16 conv=fsync";
-    let mut standalone = Standalone::start_in(host, hypervisor, "tmpfs", "size=128m")?;
+    let mut standalone = Standalone::start_in(host, hypervisor, "-t tmpfs -o size=128m tmpfs")?;
     standalone.kubectl("apply -f -", Some(&manifest(host, "one")))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     let paused = |standalone: &Standalone<'_>, reason: &str| {

@@ -29,7 +29,7 @@ struct Running<'h> {
 impl Running<'_> {
     fn start(&self, name: &str, grace: u32) -> Result<(), HostError> {
         self.standalone.kubectl("apply -f -", Some(&instance(name, grace)))?.ok();
-        self.standalone.kubectl(&format!("wait --for=condition=Ready --timeout=90s vmi/{name}"), None)?.ok();
+        self.standalone.becomes_ready(&format!("vmi/{name}"))?;
         Ok(())
     }
 

@@ -31,7 +31,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
     refused(&standalone, "addvolume web --volume-name=data", "not found")?;
     standalone.virtctl("start web")?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vm/web", None)?.ok();
+    standalone.becomes_ready("vm/web")?;
     let mut guest = Guest::over(standalone.console_process("web")?);
     guest.ready()?;
     guest.run("modprobe virtio_scsi && modprobe sd_mod", SOON)?;

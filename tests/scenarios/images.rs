@@ -183,7 +183,7 @@ fn does_not_block_on_fifos(standalone: &Standalone<'_>, images: &Images) -> Resu
     let all: Vec<_> = (0..FIFOS).map(|number| instance(&format!("fifo-{number}"), &disk, None)).collect();
     standalone.kubectl("apply -n fifos -f -", Some(&all.join("---\n")))?.ok();
     standalone.kubectl("apply -f -", Some(&instance("beside", EMPTY, None)))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=60s vmi/beside", None)?.ok();
+    standalone.becomes_ready("vmi/beside")?;
     standalone.kubectl("delete ns fifos --timeout=60s", None)?.ok();
     Ok(())
 }
@@ -229,7 +229,7 @@ fn lets_go_of_what_hangs(standalone: &Standalone<'_>, images: &Images) -> Result
     let other = images.layout("other", &[9; 4096])?;
     let disk = container_disk(&format!("oci:{}", other.display()));
     standalone.kubectl("apply -f -", Some(&instance("other", &disk, None)))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=60s vmi/other", None)?.ok();
+    standalone.becomes_ready("vmi/other")?;
     // A phase that passes within a second is not written.
     eventually("all others wait", BOOT, || {
         let phases = standalone.kubectl("get vmi -o jsonpath='{.items[*].status.phase}'", None)?.ok();

@@ -97,7 +97,7 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
         .replace("cores: 1", "cores: 2")
         .replace("      rng: {}", "      networkInterfaceMultiqueue: true\n      rng: {}");
     standalone.kubectl("apply -f -", Some(&several))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     assert_eq!(guest.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", SOON)?.trim(), "2");
@@ -113,7 +113,7 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
 
     let mute = manifest(host, "mute").replace("masquerade: {}", "masquerade: {}\n        state: down");
     standalone.kubectl("apply -f -", Some(&mute))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/mute", None)?.ok();
+    standalone.becomes_ready("vmi/mute")?;
     let mut guest = standalone.console("mute")?;
     guest.ready()?;
     assert_eq!(guest.run("ip link set eth0 up; cat /sys/class/net/eth0/carrier", SOON)?.trim(), "0");

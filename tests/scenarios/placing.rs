@@ -57,7 +57,7 @@ fn a_vm_waits_for_free_memory() -> Result<(), HostError> {
     // Untouched memory is none: two of these would fit this host, and not what it promises.
     let most = memory("allocatable") * 6 / 10;
     standalone.kubectl("apply -f -", Some(&large("first", most, "")))?.ok();
-    standalone.kubectl("wait vmi first --for=condition=Ready --timeout=90s", None)?.ok();
+    standalone.becomes_ready("vmi/first")?;
     standalone.kubectl("apply -f -", Some(&large("second", most, "")))?.ok();
     standalone.kubectl("apply -f -", Some(&large("greedy", 64, "requests: {cpu: 1k}")))?.ok();
     let waits = |name: &str, what: &str| {
@@ -73,9 +73,9 @@ fn a_vm_waits_for_free_memory() -> Result<(), HostError> {
     assert!(described.contains("FailedScheduling"), "{described}");
     assert_eq!(standalone.json("get vmi second")?["status"]["phase"], "Scheduling");
     standalone.kubectl("apply -f -", Some(&large("small", 64, "")))?.ok();
-    standalone.kubectl("wait vmi small --for=condition=Ready --timeout=90s", None)?.ok();
+    standalone.becomes_ready("vmi/small")?;
     standalone.kubectl("delete vmi first --timeout=60s", None)?.ok();
-    standalone.kubectl("wait vmi second --for=condition=Ready --timeout=90s", None)?.ok();
+    standalone.becomes_ready("vmi/second")?;
     standalone.kubectl("delete vmi --all --timeout=60s", None)?.ok();
     assert_eq!(standalone.launchers()?, "0");
     Ok(())

@@ -79,7 +79,7 @@ fn a_guest_is_ready_while_its_server_answers() -> Result<(), HostError> {
         Ok(ready(&standalone)?["message"] == not_found)
     })?;
     guest.run(&format!("killall httpd; {SERVE}"), SOON)?;
-    standalone.kubectl("wait --for=condition=Ready --timeout=60s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
 
     // Another vireo asks anew, and what is known holds meanwhile.
     let known = ready(&standalone)?;

@@ -98,7 +98,7 @@ fn objects_are_files(host: &Host, hypervisor: &'static str) -> Result<(), HostEr
     standalone.kubectl("apply -f -", Some(&vmi))?.ok();
     waits_for_an_object(&standalone)?;
     standalone.kubectl("apply -f -", Some(&config_map()))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     let vmi = standalone.json("get vmi one")?;
     assert!(vmi.to_string().contains(&format!("\"{hypervisor}\"")), "not on {hypervisor}: {vmi:#}");
     let synchronized = condition(&vmi, "Synchronized");

@@ -118,7 +118,7 @@ fn boots_a_kernel(standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(&manifest.replace(&here, &there)))?.ok();
     says(standalone, "one", &["FailedMount"], "imagePullSecret")?;
     secret(standalone, "puller", PASSWORD)?;
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     standalone.console("one")?.ready()?;
     standalone.kubectl("delete vmi one --timeout=60s", None)?.ok();
     Ok(())
@@ -145,7 +145,7 @@ fn takes_those_of_the_account(standalone: &Standalone<'_>) -> Result<(), HostErr
     let patch = r#"patch serviceaccount default -p '{"imagePullSecrets": [{"name": "puller"}]}'"#;
     standalone.kubectl(patch, None)?.ok();
     standalone.kubectl("apply -f -", Some(&instance("accounted", &json!({}))))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=60s vmi/accounted", None)?.ok();
+    standalone.becomes_ready("vmi/accounted")?;
     let images = standalone.host.shell(&format!("cat {}", standalone.file("images/*.raw"))).run()?;
     assert_eq!(images.stdout.into_bytes(), DISK);
     Ok(())
@@ -159,7 +159,7 @@ fn is_not_pulled_when_it_may_not_be(standalone: &Standalone<'_>) -> Result<(), H
     says(standalone, "never", &["ErrImageNeverPull"], "imagePullPolicy is Never")?;
     standalone.kubectl("delete vmi never --timeout=60s", None)?.ok();
     standalone.kubectl("apply -f -", Some(&never))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=60s vmi/never", None)?.ok();
+    standalone.becomes_ready("vmi/never")?;
 
     standalone.kubectl("create ns others", None)?.ok();
     let others = instance("other", &json!({"imagePullPolicy": "IfNotPresent"}));
@@ -177,7 +177,7 @@ fn is_not_pulled_when_it_may_not_be(standalone: &Standalone<'_>) -> Result<(), H
 fn starts_what_the_node_has(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let present = instance("present", &json!({"imagePullPolicy": "IfNotPresent"}));
     standalone.kubectl("apply -f -", Some(&present))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=60s vmi/present", None)?.ok();
+    standalone.becomes_ready("vmi/present")?;
     let asks = instance("asks", &json!({"imagePullPolicy": "Always"}));
     standalone.kubectl("apply -f -", Some(&asks))?.ok();
     says(standalone, "asks", &["ErrImagePull", "ImagePullBackOff"], "Connection refused")

@@ -11,7 +11,7 @@ use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo};
 fn guests_write_to_one_disk_on_qemu_here() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
-    write_to_one_disk(&host, "qemu")
+    write_to_one_disk(&Standalone::start(&host)?)
 }
 
 #[test]
@@ -20,9 +20,17 @@ fn nested_guests_write_to_one_disk_on_native() {
     scenario::run(
         "a shareable disk under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => write_to_one_disk(host, "native"),
-            Monitor::Qemu => write_to_one_disk(host, "qemu"),
+        |host, monitor| {
+            let hypervisor = match monitor {
+                Monitor::Vmm => "native",
+                Monitor::Qemu => "qemu",
+            };
+            // The host's own file system has no direct I/O, which such a disk needs.
+            let disk = host.work("disk");
+            let make = format!("rm -f {disk}; truncate -s 2G {disk}; mke2fs -q -t ext4 {disk}");
+            host.shell(&make).deadline(SOON).run()?.ok();
+            let standalone = Standalone::start_in(host, hypervisor, &format!("-o loop {disk}"))?;
+            write_to_one_disk(&standalone)
         },
     );
 }
@@ -37,16 +45,16 @@ fn vmi(host: &Host, name: &str, shareable: bool) -> String {
 
 fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<Guest<'h>, HostError> {
     standalone.kubectl("apply -f -", Some(&vmi(host, name, true)))?.ok();
-    standalone.kubectl(&format!("wait --for=condition=Ready --timeout=90s vmi/{name}"), None)?.ok();
+    standalone.becomes_ready(&format!("vmi/{name}"))?;
     let mut guest = standalone.console(name)?;
     guest.ready()?;
     Ok(guest)
 }
 
-fn write_to_one_disk(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
-    let standalone = Standalone::start_on(host, hypervisor)?;
+fn write_to_one_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let host = standalone.host();
     standalone.kubectl("apply -f -", Some(CLAIM))?.ok();
-    let (mut one, mut two) = (starts(&standalone, host, "one")?, starts(&standalone, host, "two")?);
+    let (mut one, mut two) = (starts(standalone, host, "one")?, starts(standalone, host, "two")?);
     let forget = "echo 3 >/proc/sys/vm/drop_caches";
     let write = |text: &str, at: u32| {
         format!("{DATA}; printf {text} | dd of=$data bs=4096 seek={at} conv=sync; sync")

@@ -73,21 +73,16 @@ impl<'h> Standalone<'h> {
     pub(crate) fn with_a_guest(host: &'h Host) -> Result<(Self, Guest<'h>), HostError> {
         let standalone = Self::start(host)?;
         standalone.kubectl("apply -f -", Some(&manifest(host, "one")))?.ok();
-        standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+        standalone.becomes_ready("vmi/one")?;
         let mut guest = standalone.console("one")?;
         guest.ready()?;
         Ok((standalone, guest))
     }
 
-    /// With its state on a file system of its own.
-    pub(crate) fn start_in(
-        host: &'h Host,
-        hypervisor: &'static str,
-        kind: &str,
-        options: &str,
-    ) -> Result<Self, HostError> {
+    /// With its state on a file system of its own, by the arguments of `mount`.
+    pub(crate) fn start_in(host: &'h Host, hypervisor: &'static str, mount: &str) -> Result<Self, HostError> {
         let state = host.work("state");
-        let mount = format!("mkdir -p {state}; mount -t {kind} -o {options} {kind} {state}");
+        let mount = format!("mkdir -p {state}; mount {mount} {state}");
         host.shell(&mount).run()?.ok();
         Self::of(host, hypervisor, Vec::new())
     }
@@ -171,7 +166,7 @@ fn kubectl_runs_a_guest_on_this_host() -> Result<(), HostError> {
     keeps_plain_objects(&standalone)?;
 
     standalone.kubectl("apply -f -", Some(&manifest(&host, "one")))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    standalone.becomes_ready("vmi/one")?;
     let table = standalone.kubectl("get vmi", None)?.ok();
     let (head, row) = table.split_once('\n').unwrap_or_default();
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
