@@ -3,6 +3,7 @@
 mod scenarios {
     mod acpi_tables;
     mod api;
+    mod balloon;
     pub(crate) mod boot;
     pub(crate) mod broken;
     mod cdrom;

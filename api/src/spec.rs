@@ -48,7 +48,7 @@ pub use cpu::is_cpu_model;
 pub use credentials::{AccessCredential, CredentialMethod};
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
-pub use field::{Field, MEMORY_BALLOON_FIELD, field_paths};
+pub use field::{Field, field_paths};
 pub use firmware::{AcpiTableKind, AcpiTableRef, BootSource, Firmware, KernelBoot};
 pub use host_device::{HostDevice, VFIO_OVERHEAD};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
@@ -69,5 +69,5 @@ pub use support::{FieldSupport, SUPPORT_TABLE, Support, SupportSection, support_
 pub use syntax::is_dns_subdomain;
 pub use units::{Bytes, MilliCpus, QuantityError, VmiUid};
 pub use vireo_vmconfig::HugePage;
-pub use vm::{Balloon, Vm};
+pub use vm::Vm;
 pub use volume::{HostDiskCreate, VolumeSource};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
+    Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
 };
 use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
@@ -44,8 +44,6 @@ pub struct Facts<'a> {
 pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
     let view = facts.dir.launcher_view();
     let disk = |(disk, source): (&Disk, &DiskSource)| self::disk(disk, source);
-    let insists =
-        |field: &str| if vm.balloon() == Balloon::Wanted { field.to_owned() } else { String::new() };
     wire::LaunchRequest {
         vmi: Some(identity(vm)),
         fields: Some(vireo_api::spec::field_paths().into()),
@@ -75,8 +73,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .next()
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
-        memory_balloon: vm.balloon() != Balloon::Off,
-        memory_balloon_field: insists(vireo_api::spec::MEMORY_BALLOON_FIELD),
+        memory_balloon: vm.has_balloon(),
         console_socket: text(&view.join(CONSOLE_SOCKET)),
         vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
         runtime_dir: text(&view.join(RUN_DIRECTORY)),

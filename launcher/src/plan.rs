@@ -5,8 +5,8 @@ use std::fs::File;
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{BootSource, DiskSource, FieldPaths, KernelFiles, Smbios};
 use vireo_vmm::config::{
-    Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot, MemorySize,
-    MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig,
+    Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot,
+    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig,
 };
 
 use crate::agent::{self, AgentPort};
@@ -87,6 +87,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_kvm(host.kvm)
         .with_huge_pages(launch.huge_page)
         .with_rng(launch.rng)
+        .with_balloon(launch.memory_balloon.then(Balloon::default))
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))

@@ -17,6 +17,7 @@ const MODULES: &[&str] = &[
     "virtio_net",
     "virtio_rng",
     "virtio_console",
+    "virtio_balloon",
     "crc32c_generic",
     "ext4",
     "evdev",
@@ -135,6 +136,8 @@ pub struct GuestConfig {
     pub vhost: bool,
     /// Added to the kernel's command line.
     pub command_line: String,
+    /// A memory balloon that reports free pages.
+    pub balloon: bool,
     /// Its monitor may not open `/dev/kvm` and inherits it.
     pub unprivileged: bool,
     /// More arguments of our monitor.
@@ -155,6 +158,7 @@ impl Default for GuestConfig {
             queue_pairs: 1,
             vhost: false,
             command_line: String::new(),
+            balloon: false,
             unprivileged: false,
             arguments: Vec::new(),
         }
@@ -236,6 +240,9 @@ impl GuestConfig {
                 format!("tap={tap},queues={},vhost={}", self.queue_pairs, switch(self.vhost)),
             ]);
         }
+        if self.balloon {
+            words.push("--balloon".into());
+        }
         if self.unprivileged {
             words.extend(["--kvm-fd".into(), KVM_FD.into()]);
         }
@@ -277,6 +284,9 @@ impl GuestConfig {
             let netdev = format!("tap,id=n,ifname={tap},script=no,downscript=no,vhost={vhost}{queues}");
             words.extend(["-netdev".into(), netdev]);
             words.extend(["-device".into(), format!("virtio-net-pci,netdev=n{multiqueue}")]);
+        }
+        if self.balloon {
+            words.extend(["-device".into(), "virtio-balloon-pci,free-page-reporting=on".into()]);
         }
         if let Some(path) = &self.vnc {
             let video = match self.video {

@@ -71,6 +71,9 @@ fn prometheus_reads_what_a_guest_uses() -> Result<(), HostError> {
     assert!(after.known(written, &drive) - before.known(written, &drive) >= 4.0 * MIB);
     assert!((after.known("kubevirt_vmi_memory_domain_bytes", &[("name", "one")]) - 256.0 * MIB).abs() < 1.0);
     assert!(after.known("kubevirt_vmi_memory_resident_bytes", &[("namespace", "default")]) > 16.0 * MIB);
+    // What the guest says of itself.
+    let unused = after.known("kubevirt_vmi_memory_unused_bytes", &[("name", "one")]);
+    assert!(unused > 16.0 * MIB && unused < 256.0 * MIB, "{unused}");
     assert!(
         after.known("kubevirt_vmi_info", &[("name", "one"), ("phase", "running"), ("node", "here")]) > 0.0
     );

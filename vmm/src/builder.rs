@@ -235,6 +235,10 @@ fn pci_devices(
         let port = virtio::port::Port::new(port).map_err(device("port"))?;
         add("port", Box::new(port))?;
     }
+    if let Some(balloon) = &config.balloon {
+        let balloon = virtio::balloon::BalloonDevice::new(balloon).map_err(device("balloon"))?;
+        add("balloon", Box::new(balloon))?;
+    }
     Ok(boot_order)
 }
 

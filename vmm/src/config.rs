@@ -4,6 +4,7 @@
 //! file here: building a VM opens no path. The parts stay with the caller, so the same `VmConfig` can be built
 //! again after the guest reset itself.
 
+mod balloon;
 mod boot;
 mod clock;
 mod counters;
@@ -18,6 +19,8 @@ mod stall;
 mod threads;
 mod vm;
 
+pub(crate) use balloon::BALLOON_PAGE;
+pub use balloon::{Balloon, MemoryStatistics};
 pub use boot::{Boot, Firmware, KernelBoot};
 pub(crate) use clock::ClockOffset;
 pub use counters::{DiskCounters, Operations};

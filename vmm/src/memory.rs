@@ -15,7 +15,10 @@ use std::fs::File;
 use rustix::mm::Advice;
 use vireo_vmconfig::HugePage;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+    MmapRegion,
+};
 
 use crate::config::MemorySize;
 use crate::layout;
@@ -25,6 +28,8 @@ pub type GuestMemory = GuestMemoryMmap<()>;
 
 /// What the vCPU maps at once, if host and guest addresses are congruent.
 const HUGE_PAGE: usize = 2 << 20;
+/// A page of the host.
+const HOST_PAGE: u64 = 4096;
 /// How often a mapping is tried to be aligned before it is taken as it comes.
 const ALIGN_ATTEMPTS: usize = 8;
 
@@ -175,6 +180,35 @@ fn map(len: u64) -> Result<MmapRegion, MemoryError> {
 fn build(bytes: usize, protection: i32) -> Result<MmapRegion, MmapRegionError> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     MmapRegion::build(None, bytes, protection, flags)
+}
+
+/// Gives whole pages in a range of RAM back to the host; they read as zeros afterwards. Where the host has reserved huge pages
+/// for it, or a file has its content, nothing happens: the first would come from elsewhere, the other would be the content of
+/// the file. What is not RAM is left out.
+pub(crate) fn discard(memory: &GuestMemory, address: GuestAddress, len: u64) {
+    for region in memory.iter() {
+        if region.file_offset().is_some() || region.flags() & libc::MAP_HUGETLB != 0 {
+            continue;
+        }
+        let base = region.start_addr().0;
+        // Pages of the host, which regions begin and end at.
+        let first = address.0.max(base).next_multiple_of(HOST_PAGE);
+        let end =
+            address.0.saturating_add(len).min(base.saturating_add(region.len())) / HOST_PAGE * HOST_PAGE;
+        let (Some(at), Some(bytes)) = (first.checked_sub(base), end.checked_sub(first)) else { continue };
+        let (Ok(at), Ok(bytes)) = (usize::try_from(at), usize::try_from(bytes)) else { continue };
+        if bytes == 0 {
+            continue;
+        }
+        #[expect(unsafe_code, reason = "rustix has no safe madvise")]
+        // SAFETY: the range is inside of the mapping, which is alive, private and anonymous; guest memory has no references into
+        // it, and its content may change at any time.
+        let advised =
+            unsafe { rustix::mm::madvise(region.as_ptr().add(at).cast(), bytes, Advice::LinuxDontNeed) };
+        if let Err(errno) = advised {
+            tracing::debug!(%errno, "free memory of the guest stays");
+        }
+    }
 }
 
 /// Asks for huge pages, where the host gives them to those who ask. The advice also shows in `/proc/PID/smaps` as

@@ -7,6 +7,7 @@
 //! Guest input is never trusted: an invalid chain fails alone; a ring that lies stops its device,
 //! which then needs a reset (section 2.1.2).
 
+pub mod balloon;
 pub mod block;
 mod chain;
 pub mod console;

@@ -43,9 +43,6 @@ impl fmt::Display for Field {
     }
 }
 
-/// The field that insists on a memory balloon.
-pub const MEMORY_BALLOON_FIELD: &str = "spec.domain.devices.autoattachMemBalloon";
-
 /// The fields of a VMI that set the parts of its VM.
 pub fn field_paths() -> FieldPaths {
     let domain = |path: &str| format!("spec.domain.{path}");
@@ -95,7 +92,7 @@ mod tests {
         } = field_paths();
         let cpu = [cpu_model, cpu_features];
         let boot = [firmware, bootloader, bios, efi, secure_boot, kernel_boot];
-        let rest = [memory, huge_pages, devices, disks, video, io_threads, MEMORY_BALLOON_FIELD.to_owned()];
+        let rest = [memory, huge_pages, devices, disks, video, io_threads];
         let paths = cpu.into_iter().chain(boot).chain(rest);
         for path in paths {
             let manifest = path.rsplit('.').fold(Value::Null, |inner, name| json!({ name: inner }));

@@ -30,7 +30,7 @@ pub struct Vm {
     rng: bool,
     persistent_tpm: bool,
     display: Display,
-    balloon: Balloon,
+    balloon: bool,
     lifecycle: Lifecycle,
     liveness: Option<Probe>,
     readiness: Option<Probe>,
@@ -38,17 +38,6 @@ pub struct Vm {
     host_devices: Vec<HostDevice>,
     access_credentials: Vec<AccessCredential>,
     notices: Vec<Notice>,
-}
-
-/// Whether there is a memory balloon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Balloon {
-    /// The manifest sets nothing: there is one where the hypervisor supports it.
-    Default,
-    /// The manifest requests one.
-    Wanted,
-    /// The manifest wants none.
-    Off,
 }
 
 impl Vm {
@@ -195,7 +184,7 @@ impl Vm {
     }
 
     /// Whether there is a memory balloon.
-    pub fn balloon(&self) -> Balloon {
+    pub fn has_balloon(&self) -> bool {
         self.balloon
     }
 
@@ -297,17 +286,13 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let readiness = super::probe::read(readiness, &at.at("readinessProbe"), &interfaces, found);
     elsewhere(spec, found);
     super::capacity::lists(spec, &disks, found);
-    let balloon = match devices.autoattach_mem_balloon {
-        None => Balloon::Default,
-        Some(true) => Balloon::Wanted,
-        Some(false) => Balloon::Off,
-    };
+    let balloon = devices.autoattach_mem_balloon != Some(false);
     let hotplug = devices.disable_hotplug != Some(true);
     let attached = super::capacity::Attached {
         hotplug,
         interfaces: interfaces.len(),
         rng: devices.rng.is_some(),
-        balloon: balloon != Balloon::Off,
+        balloon,
         video: display.video,
         tablets: usize::try_from(display.tablets).unwrap_or(usize::MAX),
         has_fixed_slots: super::capacity::slots(&disks, &interfaces, found),

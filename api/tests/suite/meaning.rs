@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, Forwards, GuestNetworks,
+    Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, Forwards, GuestNetworks,
     HostDiskCreate, HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion,
     ProjectedSource, Protocol, VolumeSource,
 };
@@ -27,7 +27,7 @@ fn a_small_manifest_has_kubevirts_defaults() {
     assert_eq!(vm.lifecycle().grace_period(), Duration::from_secs(30));
     assert_eq!(vm.lifecycle().reboot(), RebootPolicy::Reboot);
     assert!(vm.serial_console() && vm.video().is_none() && vm.tablets() == 0 && !vm.rng());
-    assert_eq!(vm.balloon(), Balloon::Default);
+    assert!(vm.has_balloon());
     assert_eq!((vm.extra_devices(), vm.notices()), ([].as_slice(), [].as_slice()));
 }
 

@@ -212,9 +212,6 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
     if let Some(field) = &launch.hotplug_field {
         requirements.push(Requirement::new(field, "a volume that is attached"));
     }
-    if let Some(field) = &launch.memory_balloon_field {
-        requirements.push(Requirement::new(field, "a memory balloon"));
-    }
     let extra = launch.extra_devices.iter().filter(|request| !is_native(request.device));
     requirements.extend(extra.map(|request| Requirement::new(&request.field, request.device.to_string())));
     requirements.extend(unsupported_by_qemu(launch));
@@ -248,7 +245,8 @@ fn tuning(disk: &Disk) -> Vec<Requirement> {
 /// Devices on the monitor's root bus, the guest agent's port among them.
 fn native_devices(launch: &Launch) -> usize {
     let count = |bus| launch.disks.iter().filter(|disk| disk.bus == bus).count();
-    let single = [launch.rng, launch.video.is_some(), count(DiskBus::Scsi) > 0, true].map(usize::from);
+    let scsi = count(DiskBus::Scsi) > 0;
+    let single = [launch.rng, launch.memory_balloon, launch.video.is_some(), scsi, true].map(usize::from);
     let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
     [count(DiskBus::Virtio), launch.interfaces.len(), single.iter().sum()]
         .into_iter()

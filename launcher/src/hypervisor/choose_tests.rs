@@ -273,18 +273,7 @@ fn what_neither_has_is_rejected_by_both() {
 }
 
 #[test]
-fn who_insists_on_a_balloon_gets_qemus() {
-    let field = Some("spec.domain.devices.autoattachMemBalloon".to_owned());
-    let launch = Launch { memory_balloon: true, memory_balloon_field: field, ..sample::kernel_boot() };
-    let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
-    assert_eq!(choice.kind, Kind::Qemu);
-    let launch = Launch { hypervisor: forced(Kind::Native), ..launch };
-    let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
-    assert_eq!(fault.field, "spec.domain.devices.autoattachMemBalloon");
-}
-
-#[test]
-fn a_best_effort_balloon_forces_no_hypervisor() {
+fn a_balloon_forces_no_hypervisor() {
     let launch = Launch { memory_balloon: true, ..sample::kernel_boot() };
     let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
     assert_eq!(choice.kind, Kind::Native);

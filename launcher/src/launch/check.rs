@@ -83,7 +83,6 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 hotplug_field: named(request.hotplug_field),
                 vnc_socket,
                 memory_balloon: request.memory_balloon,
-                memory_balloon_field: named(request.memory_balloon_field),
                 runtime_dir,
                 extra_devices,
                 unknown_devices,

@@ -84,7 +84,6 @@ pub(crate) fn kernel_boot() -> Launch {
         hotplug_field: None,
         vnc_socket: None,
         memory_balloon: false,
-        memory_balloon_field: None,
         runtime_dir: "/vmi/run".into(),
         extra_devices: Vec::new(),
         unknown_devices: Vec::new(),

@@ -51,10 +51,8 @@ pub struct Launch {
     pub hotplug_field: Option<String>,
     /// Socket of the VNC server, if the display is to be served.
     pub vnc_socket: Option<PathBuf>,
-    /// A memory balloon, where the hypervisor has one.
+    /// A memory balloon.
     pub memory_balloon: bool,
-    /// The field that insists on it.
-    pub memory_balloon_field: Option<String>,
     /// Private scratch directory; exists.
     pub runtime_dir: PathBuf,
     /// Devices that only some hypervisors have.

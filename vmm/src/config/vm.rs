@@ -3,7 +3,7 @@ use std::os::fd::OwnedFd;
 use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, Smbios};
 
 use super::{
-    Attachment, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
+    Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
 };
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
@@ -23,6 +23,7 @@ pub struct VmConfig {
     pub(crate) disks: Vec<Disk>,
     pub(crate) nets: Vec<Net>,
     pub(crate) rng: bool,
+    pub(crate) balloon: Option<Balloon>,
     pub(crate) virtio_console: bool,
     pub(crate) port: Option<Port>,
     pub(crate) graphics: Option<Graphics>,
@@ -65,6 +66,7 @@ impl VmConfig {
             disks: Vec::new(),
             nets: Vec::new(),
             rng: false,
+            balloon: None,
             virtio_console: false,
             port: None,
             graphics: None,
@@ -83,9 +85,9 @@ impl VmConfig {
         let virtio = count(|at| at == Attachment::Virtio);
         let sata = count(|at| matches!(at, Attachment::Sata(_)));
         let scsi = count(|at| matches!(at, Attachment::Scsi(_)));
-        let ports = self.port.is_some();
-        let others =
-            [self.rng, self.virtio_console, ports, self.graphics.is_some(), scsi > 0].map(usize::from);
+        let (port, balloon) = (self.port.is_some(), self.balloon.is_some());
+        let others = [self.rng, balloon, self.virtio_console, port, self.graphics.is_some(), scsi > 0]
+            .map(usize::from);
         let all = virtio + nets.len() + self.inputs.len() + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices::Slots(all));
@@ -106,6 +108,11 @@ impl VmConfig {
         self.disks.iter().map(|disk| disk.counters().clone()).collect()
     }
 
+    /// The caller's side of its memory balloon.
+    pub fn balloon(&self) -> Option<Balloon> {
+        self.balloon.clone()
+    }
+
     /// The links of its NICs, in their order.
     pub fn links(&self) -> Vec<std::sync::Arc<super::Link>> {
         self.nets.iter().map(|net| net.link().clone()).collect()
@@ -120,6 +127,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_rng(mut self, yes: bool) -> Self {
         self.rng = yes;
+        self
+    }
+
+    /// Adds a memory balloon.
+    #[must_use]
+    pub fn with_balloon(mut self, balloon: Option<Balloon>) -> Self {
+        self.balloon = balloon;
         self
     }
 

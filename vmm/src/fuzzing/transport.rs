@@ -15,13 +15,15 @@ use super::drives::disk;
 use super::fakes::{Bells, Lines, Router};
 use super::script::Script;
 use crate::bus::Bus;
-use crate::config::{Link, Net, Opened, Port, ThreadHook};
+use crate::config::{Balloon, Link, Net, Opened, Port, ThreadHook};
 use crate::display::{Key, Keyboard, Pointer, Pointing, Source};
 use crate::layout::ECAM_START;
 use crate::memory::{GuestMemory, RamRange};
 use crate::pci::{Function as _, Root};
 use crate::virtio::console::ConsoleInput;
-use crate::virtio::{Device, DeviceContext, PciDevice, block, console, gpu, input, net, port, rng, scsi};
+use crate::virtio::{
+    Device, DeviceContext, PciDevice, balloon, block, console, gpu, input, net, port, rng, scsi,
+};
 
 /// Bytes of RAM.
 const RAM: usize = 256 << 10;
@@ -136,6 +138,10 @@ fn device(kind: u8) -> (Box<dyn Device>, Outside) {
         7 => {
             let (tablet, outside) = input::Input::tablet().expect("an eventfd");
             (Box::new(tablet), Outside::Pointer(outside))
+        }
+        8 => {
+            let balloon = balloon::BalloonDevice::new(&Balloon::default()).expect("an eventfd");
+            (Box::new(balloon), Outside::Nothing)
         }
         _ => (Box::new(rng::Rng), Outside::Nothing),
     }
@@ -412,5 +418,5 @@ pub fn virtio_console(script: &[u8]) {
 /// A script against the device that its first byte names, of all the others.
 pub fn virtio_transport(script: &[u8]) {
     let Some((kind, script)) = script.split_first() else { return };
-    run(3 + kind % 6, script);
+    run(3 + kind % 7, script);
 }

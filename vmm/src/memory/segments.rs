@@ -57,6 +57,11 @@ impl Segments {
         None
     }
 
+    /// The buffers: their addresses and sizes.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (GuestAddress, u32)> {
+        self.0.iter().map(|segment| (segment.address, segment.len))
+    }
+
     /// How many buffers.
     pub fn count(&self) -> usize {
         self.0.len()

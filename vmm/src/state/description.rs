@@ -26,6 +26,7 @@ pub(crate) fn describe(config: &VmConfig) -> Description {
     for (name, there) in [
         ("virtio console", config.virtio_console),
         ("entropy device", config.rng),
+        ("balloon", config.balloon.is_some()),
         ("port", config.port.is_some()),
     ] {
         if there {

@@ -25,7 +25,7 @@ sections! {
     "Devices" {
         Both "domain.devices.autoattachGraphicsDevice", "";
         Qemu "domain.devices.autoattachInputDevice", "a USB tablet; false: no tablet, on both";
-        Qemu "domain.devices.autoattachMemBalloon", "false: both; without it, only `qemu` has a balloon";
+        Both "domain.devices.autoattachMemBalloon", "";
         Both "domain.devices.autoattachPodInterface", "";
         Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
         Refused "domain.devices.autoattachVSOCK", "there are no VSOCK devices yet";

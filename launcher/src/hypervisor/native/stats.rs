@@ -1,18 +1,58 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use procfs::process::{Process, Task};
-use vireo_proto::launcher::{DiskStatistics, OperationStatistics};
-use vireo_vmm::config::{DiskCounters, Operations};
+use vireo_proto::launcher::{BalloonStatistics, DiskStatistics, OperationStatistics};
+use vireo_vmm::config::{Balloon, DiskCounters, MemoryStatistics, Operations};
 
 use crate::hypervisor::{HypervisorStats, StatsRequests};
 
-/// Answers requests for the VM's statistics.
-pub(super) async fn serve(mut stats_requests: StatsRequests, counters: Vec<Arc<DiskCounters>>) {
+/// How soon the guest's answer is looked for again, and how often. One that is paused, or has no driver, does not answer.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_POLLS: u32 = 10;
+
+/// Answers requests for the statistics of a VM with so much memory.
+pub(super) async fn serve(
+    mut stats_requests: StatsRequests,
+    counters: Vec<Arc<DiskCounters>>,
+    (memory_bytes, balloon): (u64, Option<Balloon>),
+) {
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
     while let Some(reply) = stats_requests.recv().await {
         let disks = counters.iter().map(|counters| disk(counters)).enumerate().collect();
+        let balloon = match &balloon {
+            Some(balloon) => Some(statistics_of(balloon, memory_bytes).await),
+            None => None,
+        };
         // The requester may have stopped waiting.
-        let _ = reply.send(HypervisorStats { pid, vcpus: vcpus_of_this_process(), disks, balloon: None });
+        let _ = reply.send(HypervisorStats { pid, vcpus: vcpus_of_this_process(), disks, balloon });
+    }
+}
+
+/// What the balloon knows, and the guest says now.
+async fn statistics_of(balloon: &Balloon, memory_bytes: u64) -> BalloonStatistics {
+    let (before, _) = balloon.reported();
+    balloon.request();
+    let mut guest = MemoryStatistics::default();
+    for _ in 0..MAX_POLLS {
+        if let (reports, Some(statistics)) = balloon.reported()
+            && reports > before
+        {
+            guest = statistics;
+            break;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    BalloonStatistics {
+        actual_bytes: memory_bytes.checked_sub(balloon.inflated()),
+        available_bytes: guest.total,
+        unused_bytes: guest.free,
+        usable_bytes: guest.available,
+        cached_bytes: guest.caches,
+        swap_in_bytes: guest.swap_in,
+        swap_out_bytes: guest.swap_out,
+        major_faults: guest.major_faults,
+        minor_faults: guest.minor_faults,
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) struct Args {
     pub(crate) vnc: Option<Address>,
     pub(crate) video: Adapter,
     pub(crate) inputs: Vec<Input>,
+    pub(crate) balloon: bool,
     pub(crate) kvm: Option<RawFd>,
     /// Where the VM is saved on request.
     pub(crate) save: Option<PathBuf>,
@@ -118,7 +119,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let (mut vnc, mut video, mut kvm) = (None, None, None);
-    let (mut save, mut load) = (None, None);
+    let (mut save, mut load, mut balloon) = (None, None, false);
     let (mut disks, mut nets, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -145,6 +146,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             }
             Arg::Long("video") => once(&mut video, "--video", adapter(&parser.value()?.string()?)?)?,
             Arg::Long("kvm-fd") => once(&mut kvm, "--kvm-fd", parser.value()?.parse()?)?,
+            Arg::Long("balloon") => balloon = true,
             Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
             Arg::Long("load") => once(&mut load, "--load", PathBuf::from(parser.value()?))?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
@@ -169,6 +171,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         vnc,
         video: video.unwrap_or_default(),
         inputs,
+        balloon,
         kvm,
         save,
         load,

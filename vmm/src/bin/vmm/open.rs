@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
-    Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
+    Balloon, Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
 };
 use vireo_vmm::sys::{tap, vhost};
 
@@ -62,6 +62,7 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
     let config = VmConfig::new(args.cpus, args.memory, boot)
         .with_kvm(args.kvm.map(inherited).transpose()?)
         .with_rng(true)
+        .with_balloon(args.balloon.then(Balloon::default))
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
     Ok(config.with_devices(disks, nets)?)

@@ -31,6 +31,7 @@ Usage: vmm --kernel FILE [OPTION]...
   --video ADAPTER                  display adapter: bochs (default) or virtio
   --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
                                    and keyboard that --vnc brings; may be given several times
+  --balloon                        a memory balloon: the host gets memory back that the guest does not use
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --save DIR                       where the VM is saved by Ctrl+^ s or SIGUSR2, which then ends this program. The
                                    directory is created. Disks are not part of it: they have to stay as they are
