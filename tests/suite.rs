@@ -19,6 +19,7 @@ mod scenarios {
     mod ephemeral;
     mod examples;
     mod exit;
+    mod filesystems;
     mod firmware;
     mod full;
     mod hang;
@@ -53,6 +54,7 @@ mod scenarios {
     mod tpm;
     mod upload;
     mod vnc;
+    mod vsock;
 }
 
 use std::path::Path;

@@ -32,6 +32,8 @@ pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
 pub const COMPUTE: &str = "compute";
 /// The resource of nodes with KVM; KubeVirt's name.
 pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
+/// The resource of nodes with vhost-vsock; KubeVirt's name.
+pub const VHOST_VSOCK_RESOURCE: &str = "devices.kubevirt.io/vhost-vsock";
 /// The volume of a launcher Pod with the sockets by which the node agent reaches the launcher.
 pub const SOCKETS_VOLUME: &str = "sockets";
 /// Where a launcher in a Pod has that volume.
@@ -107,7 +109,12 @@ pub fn image_mount(container: &str) -> String {
 
 /// The disk in the file system of a claim, in the launcher's Pod.
 pub fn claim_disk(volume: &str) -> String {
-    format!("{CLAIMS_DIRECTORY}/{volume}/disk.img")
+    format!("{}/disk.img", claim_directory(volume))
+}
+
+/// Where the file system in a claim is, in the launcher's Pod.
+pub fn claim_directory(volume: &str) -> String {
+    format!("{CLAIMS_DIRECTORY}/{volume}")
 }
 
 /// The block device of a claim, in the launcher's Pod.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use vireo_api::spec::{
-    Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
+    Binding, BootSource, Disk, Filesystem, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
 };
 use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
@@ -57,6 +57,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         huge_page_bytes: vm.memory().huge_page().map_or(0, HugePage::bytes),
         firmware: Some((&boot_source(vm, facts.prepared)).into()),
         disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
+        filesystems: filesystems(vm, facts.dir),
         interfaces: vm
             .interfaces()
             .iter()
@@ -143,6 +144,17 @@ fn smbios(vm: &Vm, configured: &SMBiosConfiguration) -> Smbios {
         family: text(&configured.family, "KubeVirt"),
         chassis: vm.chassis().clone(),
     }
+}
+
+/// The file systems that a guest shares, where its launcher sees them.
+fn filesystems(vm: &Vm, dir: &VmiDir) -> Vec<wire::Filesystem> {
+    let message = |filesystem: &Filesystem| wire::Filesystem {
+        name: filesystem.name().to_owned(),
+        field: filesystem.field().to_string(),
+        directory: text(&dir.filesystem(filesystem)),
+        read_only: filesystem.is_read_only(),
+    };
+    vm.filesystems().iter().map(message).collect()
 }
 
 /// The protocol message of a disk with its source on this node.

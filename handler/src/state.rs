@@ -16,12 +16,15 @@ use rustix::io::Errno;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
-use vireo_api::names::SOCKETS_DIRECTORY;
+use vireo_api::names::{SOCKETS_DIRECTORY, claim_directory, projected_files};
+use vireo_api::spec::{Filesystem, FilesystemSource};
 use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, RUN_DIRECTORY, VNC_SOCKET};
 
 /// `sun_path` has 108 bytes with its end.
 const LONGEST_SOCKET: usize = 107;
+/// The directory of shared file systems, below that of the sockets.
+const FILESYSTEMS: &str = "filesystems";
 /// How long to wait for a lock or socket of a killed process: the kernel takes a while to release a large process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -318,6 +321,21 @@ impl VmiDir {
     /// directory, so that their paths are not longer.
     pub(crate) fn launcher_view(&self) -> PathBuf {
         if self.pod { SOCKETS_DIRECTORY.into() } else { self.path.clone() }
+    }
+
+    /// Where the launcher sees a file system that its guest shares: as the kubelet mounts it, else below its sockets.
+    pub(crate) fn filesystem(&self, filesystem: &Filesystem) -> PathBuf {
+        let name = filesystem.name();
+        match (self.pod, filesystem.source()) {
+            (true, FilesystemSource::Projected(_)) => projected_files(name).into(),
+            (true, FilesystemSource::Claim { .. }) => claim_directory(name).into(),
+            (false, _) => self.launcher_view().join(FILESYSTEMS).join(name),
+        }
+    }
+
+    /// The directory of the file systems that a guest shares, where the node agent makes them.
+    pub(crate) fn filesystems(&self) -> PathBuf {
+        self.sockets().join(FILESYSTEMS)
     }
 
     /// The guest's serial console.

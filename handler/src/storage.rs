@@ -7,6 +7,7 @@
 mod allowed;
 pub mod claims;
 pub mod cloud_init;
+pub(crate) mod filesystems;
 mod host_disks;
 pub mod images;
 mod importer;

@@ -5,6 +5,8 @@
 //! the range covers the bytes QEMU locks, any QEMU or `qemu-img` that opens it. A reader locks one byte
 //! outside QEMU's range: any number of readers, no writer of ours. VMs that share a disk which they write to lock another byte.
 
+mod vsock;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,6 +19,7 @@ use tracing::debug;
 use vireo_proto::files::{KVM, tap_name, vhost_name};
 use vireo_proto::launcher::Fault;
 
+pub use self::vsock::Vsock;
 use crate::agent::AgentPort;
 use crate::fault::{Code, chain, fault_at};
 use crate::files::PassedFiles;
@@ -41,6 +44,8 @@ pub struct HostResources {
     pub vhost: Vec<Vec<OwnedFd>>,
     /// Where the state of the TPM is kept, if it is.
     pub tpm_state: Option<File>,
+    /// The socket device, if it has one.
+    pub vsock: Option<Vsock>,
     /// The guest agent's port.
     pub agent: Option<AgentPort>,
 }
@@ -201,8 +206,9 @@ pub fn open(
     if let Some(page) = launch.huge_page {
         check_huge_pages(launch, page)?;
     }
+    let vsock = vsock::open(launch, passed)?;
     let kvm = passed.duplicate(KVM);
-    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, agent: None })
+    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, vsock, agent: None })
 }
 
 /// Whether enough huge pages are free. The hypervisor's own error would not say how many it needs.

@@ -44,6 +44,9 @@ pub fn tap_name(device: &str, queue: usize) -> String {
 /// The node's vhost-net.
 pub const VHOST_NET: &str = "/dev/vhost-net";
 
+/// The node's vhost-vsock, and the name of its descriptor.
+pub const VHOST_VSOCK: &str = "/dev/vhost-vsock";
+
 /// The name of the descriptor of the node's vhost-net for a queue of a tap device.
 pub fn vhost_name(device: &str, queue: usize) -> String {
     format!("vhost:{device}/{queue}")

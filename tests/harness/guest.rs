@@ -30,6 +30,8 @@ const MODULES: &[&str] = &[
     "sd_mod",
     "sr_mod",
     "isofs",
+    "virtiofs",
+    "vmw_vsock_virtio_transport",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.

@@ -30,11 +30,16 @@ pub(crate) fn host_with_programs() -> HostBuilder {
 
 /// A host with a kernel in an OCI image beside them.
 pub(crate) fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
+    host_for_a_node_with(scratch, &[])
+}
+
+/// The same, with programs for guests.
+pub(crate) fn host_for_a_node_with(scratch: &Path, programs: &[&Path]) -> Result<HostBuilder, HostError> {
     let builder = host_with_programs();
     let image = Image::get()?;
     let kernel = image.cloud_kernel().map_err(HostError::Start)?;
     let (initrd, layout) = (scratch.join("initrd"), scratch.join("kernel-oci"));
-    guest::write_initrd(&image, &kernel, &[], &initrd).map_err(HostError::Start)?;
+    guest::write_initrd(&image, &kernel, programs, &initrd).map_err(HostError::Start)?;
     let files = [("boot/vmlinuz", kernel.image.as_path()), ("boot/initrd", initrd.as_path())];
     oci::write_layout(&layout, &files).map_err(HostError::Start)?;
     builder.tree(&layout, "kernel-oci")

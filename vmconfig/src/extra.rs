@@ -24,6 +24,8 @@ pub enum ExtraDevice {
     Tpm,
     /// A tablet on a USB controller of its own.
     UsbTablet,
+    /// A socket device, by which guest and host talk.
+    Vsock,
     /// An i6300esb watchdog with the action it takes.
     Watchdog(WatchdogAction),
 }
@@ -79,6 +81,7 @@ impl ExtraDevice {
             | Self::Panic(PanicModel::Pci)
             | Self::Sound(_)
             | Self::UsbTablet
+            | Self::Vsock
             | Self::Watchdog(_) => 1,
         }
     }
@@ -99,6 +102,7 @@ impl fmt::Display for ExtraDevice {
             Self::Sound(SoundModel::Ich9) => "an ICH9 sound card",
             Self::Tpm => "a TPM",
             Self::UsbTablet => "a USB tablet",
+            Self::Vsock => "a VSOCK device",
             Self::Watchdog(_) => "an i6300esb watchdog",
         })
     }

@@ -32,6 +32,7 @@ pub(super) struct Attached {
     /// Volumes may be attached.
     pub(super) hotplug: bool,
     pub(super) interfaces: usize,
+    pub(super) filesystems: usize,
     pub(super) rng: bool,
     pub(super) balloon: bool,
     pub(super) video: Option<Video>,
@@ -116,6 +117,7 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
         flags(&single),
         AGENT,
         attached.interfaces,
+        attached.filesystems,
         attached.tablets,
         sata.div_ceil(SATA_PORTS).saturating_sub(1),
         found.extra_devices.iter().map(|request| request.device.pci_slots()).sum(),

@@ -41,15 +41,14 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
         found.extra_device(&at.at("useVirtioTransitional"), transitional);
     }
     let asked = [
-        ("autoattachVSOCK", devices.autoattach_vsock == Some(true), "a socket to the host"),
         ("downwardMetrics", devices.downward_metrics.is_some(), "metrics of the host"),
         ("clientPassthrough", devices.client_passthrough.is_some(), "USB redirection"),
     ];
     for (name, asked, what) in asked {
         found.refuse_if(asked, &at.at(name), what);
     }
-    for index in 0..devices.filesystems.len() {
-        found.refuse_if(true, &at.at("filesystems").index(index), "a shared directory");
+    if devices.autoattach_vsock == Some(true) {
+        found.extra_device(&at.at("autoattachVSOCK"), ExtraDevice::Vsock);
     }
 }
 

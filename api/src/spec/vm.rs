@@ -3,8 +3,9 @@ use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, IoThreads, MAX_QUEUE_PAIRS, Ni
 use super::display::Display;
 use super::report::Findings;
 use super::{
-    AccessCredential, BootSource, Clock, Disk, Dns, Field, Firmware, HostDevice, HypervisorChoice, Identity,
-    ImageRef, Interface, Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
+    AccessCredential, BootSource, Clock, Disk, Dns, Field, Filesystem, Firmware, HostDevice,
+    HypervisorChoice, Identity, ImageRef, Interface, Lifecycle, Memory, Notice, Probe, Problem, Report,
+    Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -23,6 +24,7 @@ pub struct Vm {
     clock: Clock,
     io_threads: Option<IoThreads>,
     disks: Vec<Disk>,
+    filesystems: Vec<Filesystem>,
     hotplug: bool,
     interfaces: Vec<Interface>,
     network_multiqueue: bool,
@@ -99,6 +101,11 @@ impl Vm {
     /// Disks, in the manifest's order; those added for volumes without a disk come last.
     pub fn disks(&self) -> &[Disk] {
         &self.disks
+    }
+
+    /// File systems that the guest shares, in the manifest's order.
+    pub fn filesystems(&self) -> &[Filesystem] {
+        &self.filesystems
     }
 
     /// Those of [`Self::disks`] that are there from the start.
@@ -272,6 +279,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let volumes = super::volume::read(&spec.volumes, found);
     super::projected::check_accounts(spec, found);
     let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
+    let filesystems = super::filesystem::read(devices, &volumes, found);
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     let access_credentials = super::credentials::read(spec, found);
     super::device::read(devices, found);
@@ -291,6 +299,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let attached = super::capacity::Attached {
         hotplug,
         interfaces: interfaces.len(),
+        filesystems: filesystems.len(),
         rng: devices.rng.is_some(),
         balloon,
         video: display.video,
@@ -311,6 +320,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         clock,
         io_threads,
         disks,
+        filesystems,
         hotplug,
         interfaces,
         network_multiqueue: devices.network_interface_multiqueue == Some(true),

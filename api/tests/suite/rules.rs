@@ -571,7 +571,6 @@ fn other_devices() {
         with_devices,
         "spec.domain.devices.",
         vec![
-            (json!({"autoattachVSOCK": true}), "autoattachVSOCK", NotSupported),
             (json!({"downwardMetrics": {}}), "downwardMetrics", NotSupported),
             (json!({"clientPassthrough": {}}), "clientPassthrough", NotSupported),
             (json!({"gpus": [{"name": "g"}]}), "gpus[0].deviceName", Required),
@@ -592,7 +591,14 @@ fn other_devices() {
                 "hostDevices[1].name",
                 Duplicate,
             ),
-            (json!({"filesystems": [{"name": "f", "virtiofs": {}}]}), "filesystems[0]", NotSupported),
+            (json!({"filesystems": [{"name": "f", "virtiofs": {}}]}), "filesystems[0].name", NotFound),
+            (json!({"filesystems": [{"virtiofs": {}}]}), "filesystems[0].name", Required),
+            (json!({"filesystems": [{"name": "a,b", "virtiofs": {}}]}), "filesystems[0].name", Invalid),
+            (
+                json!({"filesystems": [{"name": "f".repeat(37), "virtiofs": {}}]}),
+                "filesystems[0].name",
+                Invalid,
+            ),
             (json!({"watchdog": {"i6300esb": {}}}), "watchdog.name", Required),
             (json!({"watchdog": {"name": "w"}}), "watchdog", Required),
             (json!({"watchdog": {"name": "w", "diag288": {}}}), "watchdog.diag288", NotSupported),

@@ -145,7 +145,8 @@ fn contexts() -> Vec<(&'static str, Value)> {
             "domain.devices.hostDevices[]",
             devices(json!({"hostDevices": [{"name": "h", "deviceName": "example.com/h"}]})),
         ),
-        ("domain.devices.filesystems[]", devices(json!({"filesystems": [{"name": "f", "virtiofs": {}}]}))),
+        ("domain.devices.filesystems[]", devices(json!({"filesystems": [{"name": "x", "virtiofs": {}}]}))),
+        ("domain.devices.filesystems[]", json!({"volumes": [{"name": "x", "configMap": {"name": "c"}}]})),
         (
             "domain.devices.interfaces[].dhcpOptions.privateOptions[]",
             devices(json!({"interfaces": [

@@ -139,6 +139,7 @@ fn with_own_fields(object: &Status, node: &Status) -> Status {
         volume_status: node.volume_status,
         memory: node.memory,
         current_cpu_topology: node.current_cpu_topology,
+        vsock_cid: node.vsock_cid,
         ..object.clone()
     }
 }
@@ -154,7 +155,12 @@ mod tests {
             phase: "Pending".to_owned(),
             ..Status::default()
         };
-        let node = Status { phase: "Running".to_owned(), node_name: "node1".to_owned(), ..Status::default() };
+        let node = Status {
+            phase: "Running".to_owned(),
+            node_name: "node1".to_owned(),
+            vsock_cid: Some(77),
+            ..Status::default()
+        };
         let after = with_own_fields(&object, &node);
         assert_eq!(after, Status { virtual_machine_revision_name: "revision".to_owned(), ..node });
     }

@@ -9,7 +9,7 @@ use procfs::{CpuInfo, Current as _};
 use tokio::sync::{Notify, watch};
 use tracing::info;
 use vireo_proto::device_plugin::{ContainerAllocateResponse, Device, DeviceSpec};
-use vireo_proto::files::KVM;
+use vireo_proto::files::{KVM, VHOST_NET, VHOST_VSOCK};
 
 use crate::live_settings::LiveSettings;
 
@@ -35,8 +35,8 @@ pub(crate) struct SharedDevice {
 pub(crate) const SHARED_DEVICES: [SharedDevice; 4] = [
     SharedDevice { name: "kvm", path: KVM, is_passed: false },
     SharedDevice { name: "tun", path: "/dev/net/tun", is_passed: true },
-    SharedDevice { name: "vhost-net", path: "/dev/vhost-net", is_passed: true },
-    SharedDevice { name: "vhost-vsock", path: "/dev/vhost-vsock", is_passed: true },
+    SharedDevice { name: "vhost-net", path: VHOST_NET, is_passed: true },
+    SharedDevice { name: "vhost-vsock", path: VHOST_VSOCK, is_passed: true },
 ];
 
 impl SharedDevice {

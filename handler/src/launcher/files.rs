@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use vireo_proto::files::{
-    KVM, VHOST_NET, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket, tap_name,
-    vhost_name,
+    KVM, VHOST_NET, VHOST_VSOCK, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name,
+    router_socket, tap_name, vhost_name,
 };
 use vireo_proto::launcher::{
-    Disk, Interface, LaunchRequest, disk_source::Source, firmware::Boot, firmware::Boot::Efi,
+    Disk, Interface, LaunchRequest, disk_source::Source, extra_device::Device, firmware::Boot,
+    firmware::Boot::Efi,
 };
 
 use super::pod::{self, ClaimDisks};
@@ -51,6 +52,9 @@ pub(crate) fn open(request: &LaunchRequest, origin: &Origin) -> io::Result<Vec<N
     let mut files = Vec::new();
     // Where there is none, the launcher reports the consequences.
     files.extend(open_device(KVM).map(|device| (KVM.to_owned(), device)));
+    let has_vsock = request.extra_devices.iter().any(|extra| matches!(extra.device, Some(Device::Vsock(_))));
+    let vsock = has_vsock.then(|| open_device(VHOST_VSOCK)).flatten();
+    files.extend(vsock.map(|device| (VHOST_VSOCK.to_owned(), device)));
     for disk in &request.disks {
         files.extend(open_disk_of(disk, origin)?);
     }

@@ -24,7 +24,9 @@ use crate::launcher::process::{self, Confinement, Start};
 use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
-use crate::storage::{self, HostDisks, Places, Prepared, PullSecrets, StorageError};
+use crate::storage::{
+    self, FAILED_MOUNT, HostDisks, Places, Prepared, PullSecrets, StorageError, filesystems,
+};
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -221,6 +223,7 @@ impl VmiReconciler {
         (vm, sources): (&vireo_api::spec::Vm, Sources),
     ) -> Done {
         let is_moot = |desired: &Desired| desired.replaces(record);
+        let filesystems = filesystems::files(vm, &sources.projected).map_err(storage_error)?;
         if cancel_if(desired, is_moot, self.prepare_storage(vm, sources)).await.transpose()?.is_none() {
             return Ok(());
         }
@@ -230,6 +233,10 @@ impl VmiReconciler {
         let (node, settings) = (Arc::clone(&self.node), self.node.settings.clone());
         run_blocking("FailedLauncher", move || {
             let user = node.give_user(record.uid, &record.dir).map_err(sync_error("FailedLauncher"))?;
+            filesystems::write(&record.dir.filesystems(), &filesystems).map_err(|error| SyncError {
+                reason: FAILED_MOUNT,
+                message: format!("cannot make the file systems that the guest shares: {error}"),
+            })?;
             // Remove the socket of an earlier launcher that never started a VM.
             let socket = record.dir.launcher_socket();
             let _ = std::fs::remove_file(&socket);

@@ -163,6 +163,9 @@ pub fn next(before: &Status, facts: &Facts<'_>) -> Status {
     if let Some(vm) = facts.vm {
         describe(&mut status, vm, facts);
     }
+    if let Some(cid) = facts.state.map(|state| state.vsock_cid).filter(|cid| *cid != 0) {
+        status.vsock_cid = Some(cid);
+    }
     agent::apply(&mut status, facts.state.and_then(|state| state.agent.as_ref()));
     interfaces::note_multus(&mut status.interfaces, facts.multus);
     conditions(&mut status, facts);

@@ -89,8 +89,8 @@ pub enum StorageError {
         /// Why.
         source: CloudInitError,
     },
-    /// The files of a disk are not there.
-    #[error("{field}: the files of the disk cannot be read")]
+    /// The files of a volume are not there.
+    #[error("{field}: the files of the volume cannot be read")]
     Projected {
         /// `spec.volumes[0].configMap`, ...
         field: Field,

@@ -5,8 +5,8 @@ use std::io;
 
 use vireo_api::names::{access_credential, network_data_secret, projected_files, user_data_secret};
 use vireo_api::spec::{
-    AccessCredential, AcpiTableRef, CloudInit, CloudInitData, Disk, Field, ObjectKind, ObjectSource,
-    Projected, ProjectedSource, Vm, VolumeSource,
+    AccessCredential, AcpiTableRef, CloudInit, CloudInitData, Disk, Field, FilesystemSource, ObjectKind,
+    ObjectSource, Projected, ProjectedSource, Vm, VolumeSource,
 };
 use vireo_client::Kind;
 use vireo_vmconfig::{AcpiTable, InvalidAcpiTable};
@@ -68,6 +68,11 @@ pub enum ProjectedError {
         "VMIs of files have no Kubernetes API to read from: use hostDisk, or run the VMI in a cluster or in vireo standalone"
     )]
     NoApi,
+    /// The file system of a claim.
+    #[error(
+        "claims of a single host are disks, and file systems of claims are shared in clusters: use a disk"
+    )]
+    ClaimOfHost,
     /// More than is taken.
     #[error("there are more than {MOST_FILES} files, or more than {MOST_BYTES} bytes in them")]
     TooLarge,
@@ -130,7 +135,16 @@ pub struct Projection {
 
 /// The directories of projected files that a VM starts with.
 pub fn projections(vm: &Vm) -> Vec<Projection> {
-    vm.fixed_disks().flat_map(of_disk).chain(vm.access_credentials().iter().map(of_credential)).collect()
+    let shared = vm.filesystems().iter().filter_map(|filesystem| match filesystem.source() {
+        FilesystemSource::Projected(projected) => Some(Projection {
+            directory: projected_files(filesystem.name()),
+            field: filesystem.source_field().clone(),
+            source: projected.source().clone(),
+        }),
+        FilesystemSource::Claim { .. } => None,
+    });
+    let credentials = vm.access_credentials().iter().map(of_credential);
+    vm.fixed_disks().flat_map(of_disk).chain(shared).chain(credentials).collect()
 }
 
 /// The directory of an access credential.

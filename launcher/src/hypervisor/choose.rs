@@ -187,6 +187,9 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
         let what = format!("{count} threads for each disk");
         requirements.push(Requirement::new(&fields.io_threads, what));
     }
+    for filesystem in &launch.filesystems {
+        requirements.push(Requirement::new(&filesystem.field, "a shared file system"));
+    }
     for interface in &launch.interfaces {
         for (name, is_set, what) in [
             ("pciAddress", interface.pci_slot.is_some(), "a fixed PCI address"),

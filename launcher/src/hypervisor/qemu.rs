@@ -2,7 +2,8 @@
 //!
 //! QEMU opens no disk itself: it inherits the descriptors the launcher opened and locked. Its serial port and its
 //! QMP monitor are socket pairs it inherits too; the one socket with a name is its VNC server's, for us only. It dies
-//! with the launcher. A TPM is a process of swtpm beside it.
+//! with the launcher. A TPM is a process of swtpm beside it, a shared file system one of
+//! virtiofsd.
 
 mod args;
 mod blockdev;
@@ -21,6 +22,7 @@ mod soft_reboot;
 mod stall;
 mod stats;
 mod tpm;
+mod virtiofs;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +32,7 @@ use vireo_proto::launcher::Fault;
 
 pub use process::find_binary;
 
+use self::event_loop::Beside;
 use super::{Guest, Hypervisor, Starting};
 use crate::console::Port;
 use crate::host::{HostFirmware, HostResources};
@@ -58,6 +61,7 @@ impl Qemu {
             Some(HostFirmware::Files(..)) | None => None,
         };
         let (tpm, socket) = tpm::start(Path::new(tpm::PROGRAM), launch, host.tpm_state.take())?.unzip();
+        let filesystems = virtiofs::start(&virtiofs::PROGRAMS.map(Path::new), launch)?;
         let inherited_fds = process::InheritedFds::new(launch, &host, socket)?;
         let resources = command_line::Resources {
             kvm: self.kvm,
@@ -75,13 +79,14 @@ impl Qemu {
             qmp: inherited_fds.qmp_fd(),
             agent: inherited_fds.agent_fd(),
             tpm: inherited_fds.tpm_fd(),
+            vsock: inherited_fds.vsock_fd().zip(host.vsock.as_ref().map(|vsock| vsock.cid)),
         };
         let arguments = command_line::arguments(launch, &resources);
         let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
         let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        event_loop::start(process, tpm, agent, launch).await
+        event_loop::start(process, Beside { tpm, filesystems }, agent, launch).await
     }
 }
 

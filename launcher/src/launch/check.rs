@@ -16,6 +16,11 @@ const DEFAULT_GRACE_SECONDS: u64 = 30;
 /// Limit of tablets.
 const MAX_TABLETS: u32 = 8;
 
+/// Limit of shared file systems.
+const MAX_FILESYSTEMS: usize = 16;
+/// The longest tag of one (VIRTIO 1.2, section 5.11.4).
+const LONGEST_TAG: usize = 36;
+
 /// Limit of ACPI tables, which have to fit beside those of the VM.
 const MAX_ACPI_TABLES: usize = 2;
 
@@ -46,6 +51,11 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let disks =
             each(p, request.disks, |p, index, disk| convert::disk(p, &format!("disks[{index}]"), disk));
         let interfaces = each(p, request.interfaces, interface);
+        if request.filesystems.len() > MAX_FILESYSTEMS {
+            let count = request.filesystems.len();
+            p.add("filesystems", format_args!("{count} are more than {MAX_FILESYSTEMS}"));
+        }
+        let filesystems = each(p, request.filesystems, filesystem);
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
         let wants_display = request.graphics && !request.vnc_socket.is_empty();
         let vnc_socket = wants_display.then(|| p.path("vnc_socket", request.vnc_socket));
@@ -74,6 +84,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 io_threads,
                 boot,
                 disks,
+                filesystems,
                 interfaces,
                 console_socket,
                 rng: request.rng,
@@ -187,6 +198,16 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         lease,
         ipv6_lease,
     })
+}
+
+fn filesystem(p: &mut Problems, index: usize, filesystem: wire::Filesystem) -> Option<Filesystem> {
+    let at = format!("filesystems[{index}]");
+    let wire::Filesystem { name, field, directory, read_only } = filesystem;
+    if name.is_empty() || name.len() > LONGEST_TAG || name.contains('\0') {
+        p.add(&format!("{at}.name"), format_args!("not a tag of 1 to {LONGEST_TAG} bytes: {name:?}"));
+    }
+    let directory = p.path(&format!("{at}.directory"), directory);
+    Some(Filesystem { name, field, directory, read_only })
 }
 
 fn ipv6_lease(p: &mut Problems, at: &str, lease: wire::Ipv6Lease) -> Option<Ipv6Lease> {

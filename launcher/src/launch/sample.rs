@@ -60,6 +60,7 @@ pub(crate) fn kernel_boot() -> Launch {
             error_policy: ErrorPolicy::Stop,
             tuning: DiskTuning::default(),
         }],
+        filesystems: Vec::new(),
         interfaces: vec![Interface {
             name: "default".into(),
             field: "spec.domain.devices.interfaces[0]".into(),

@@ -35,6 +35,8 @@ pub struct Launch {
     pub boot: BootSource,
     /// Disks in the guest's order.
     pub disks: Vec<Disk>,
+    /// File systems that it shares.
+    pub filesystems: Vec<Filesystem>,
     /// NICs in the guest's order.
     pub interfaces: Vec<Interface>,
     /// Where the first serial port is served, if there is one.
@@ -96,6 +98,19 @@ pub enum Kind {
 
 /// A disk with its content's path.
 pub type Disk = vireo_vmconfig::Disk<DiskSource>;
+
+/// A file system that the guest shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filesystem {
+    /// The tag by which the guest mounts it: at most 36 bytes.
+    pub name: String,
+    /// Its field.
+    pub field: String,
+    /// Its directory, which this process sees.
+    pub directory: PathBuf,
+    /// Whether the guest only reads it.
+    pub read_only: bool,
+}
 
 /// A NIC on a tap device.
 #[derive(Clone, Debug, PartialEq, Eq)]

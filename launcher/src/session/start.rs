@@ -98,6 +98,8 @@ impl Session {
         });
         self.status.send_modify(|status| status.vnc_socket.clone_from(&launch.vnc_socket));
         let mut host = host::open(&launch, kind, self.node.firmware(), self.node.files())?;
+        let vsock_cid = host.vsock.as_ref().map_or(0, |vsock| vsock.cid);
+        self.publish_changed(|state| state.vsock_cid = vsock_cid);
         host.agent = self
             .agent_requests
             .take()

@@ -29,7 +29,7 @@ const GRADUATED: [&str; 25] = [
     "VolumesUpdateStrategy",
 ];
 /// Gates of features that are always enabled here.
-const ENABLED: [&str; 2] = ["HostDevices", "RebootPolicy"];
+const ENABLED: [&str; 3] = ["HostDevices", "RebootPolicy", "VSOCK"];
 
 /// Whether what a gate enables is not available here.
 pub fn has_no_effect(gate: &str) -> bool {

@@ -65,11 +65,19 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
         let paths = DiskPaths { disk: claim_disk(volume), device: claim_device(volume) };
         let mounted_read_only = read_only.or_else(|| source.is_backing.then_some(true));
         let (path, bytes) = attach(container, (name, paths), claim, mounted_read_only);
-        disks.insert(path, bytes);
+        // The guest shares the directory: there is no disk in it.
+        if !is_filesystem(vmi, volume) {
+            disks.insert(path, bytes);
+        }
     }
     if !disks.is_empty() {
         note_files(pod, disks);
     }
+}
+
+/// Whether the guest of an instance shares the file system of a volume.
+fn is_filesystem(vmi: &VirtualMachineInstance, volume: &str) -> bool {
+    vmi.spec.domain.devices.filesystems.iter().any(|filesystem| filesystem.name == volume)
 }
 
 /// Notes files of claims in a launcher Pod beside those that are noted already: the node agent opens them.
@@ -126,6 +134,21 @@ mod tests {
         let bound = claim(json!({"spec": spec, "status": {"capacity": {"storage": "2Gi"}}}));
         assert_eq!(bound.capacity, 2 << 30);
         assert!(claim(json!({"spec": {"volumeMode": "Block"}})).block);
+    }
+
+    #[test]
+    fn a_file_system_that_is_shared_has_no_disk() {
+        let vmi = json!({"spec": {
+            "domain": {"devices": {"filesystems": [{"name": "shared", "virtiofs": {}}]}},
+            "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "files"}}],
+        }});
+        let claims = Claims::from([("files".to_owned(), Claim { block: false, capacity: 4096 })]);
+        let containers = vec![Container::default()];
+        let mut pod = Pod { spec: Some(PodSpec { containers, ..PodSpec::default() }), ..Pod::default() };
+        add(&mut pod, &serde_json::from_value(vmi).unwrap(), &claims);
+        assert_eq!(pod.metadata.annotations, None);
+        let mount = json!({"name": "claim-0", "mountPath": "/var/run/kubevirt-private/vmi-disks/shared"});
+        assert_eq!(json!(pod)["spec"]["containers"][0]["volumeMounts"], json!([mount]));
     }
 
     #[test]

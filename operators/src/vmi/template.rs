@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use vireo_api::names::{
     COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DISKS_DIRECTORY, DISKS_VOLUME, DOMAIN_ANNOTATION,
     KVM_RESOURCE, LAUNCHER, LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY,
-    SOCKETS_VOLUME,
+    SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
@@ -161,6 +161,9 @@ fn resources(
         limits.extend(huge_pages);
         requests.extend(limits.clone());
         requests.insert("ephemeral-storage".to_owned(), Quantity(EPHEMERAL_STORAGE.to_owned()));
+        if vmi.spec.domain.devices.autoattach_vsock == Some(true) {
+            limits.insert(VHOST_VSOCK_RESOURCE.to_owned(), Quantity("1".to_owned()));
+        }
         // The request of a device is its limit. Without KVM, instances are emulated.
         if !config.use_emulation {
             limits.insert(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()));
@@ -445,6 +448,15 @@ mod tests {
             {"name": "ephemeral-disks", "mountPath": DISKS_DIRECTORY, "readOnly": true}]);
         assert_eq!(container["volumeMounts"], mounts);
         assert_eq!(container["command"][2], format!("{SOCKETS_DIRECTORY}/launcher.sock"));
+    }
+
+    #[test]
+    fn a_node_with_vhost_vsock_is_requested() {
+        let vmi =
+            json!({"metadata": {"name": "demo"}, "spec": {"domain": {"devices": {"autoattachVSOCK": true}}}});
+        let pod = rendered_for(StartedBy::Kubelet, vmi, None);
+        let limits = json!({"devices.kubevirt.io/kvm": "1", "devices.kubevirt.io/vhost-vsock": "1"});
+        assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], limits);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use super::{Problems, enums};
 use crate::launcher as wire;
 use wire::extra_device::host_device::Address;
 use wire::extra_device::hyper_v::Enlightenment;
-use wire::extra_device::{Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbTablet};
+use wire::extra_device::{
+    Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbTablet, Vsock,
+};
 use wire::extra_device::{HyperVFeature as Feature, PlatformFeature as Platform};
 
 enums!(Panic, PanicModel, { Isa = Isa, Pci = Pci });
@@ -71,6 +73,7 @@ impl From<&DeviceRequest> for wire::ExtraDevice {
             ExtraDevice::Sound(model) => Device::Sound(Sound::from(model).into()),
             ExtraDevice::Tpm => Device::Tpm(Tpm {}),
             ExtraDevice::UsbTablet => Device::UsbTablet(UsbTablet {}),
+            ExtraDevice::Vsock => Device::Vsock(Vsock {}),
             ExtraDevice::Watchdog(action) => {
                 Device::Watchdog(wire::extra_device::WatchdogAction::from(action).into())
             }
@@ -131,6 +134,7 @@ fn known(device: Device) -> Option<ExtraDevice> {
         Device::Sound(number) => value::<Sound, _>(number).map(ExtraDevice::Sound),
         Device::Tpm(_) => Some(ExtraDevice::Tpm),
         Device::UsbTablet(_) => Some(ExtraDevice::UsbTablet),
+        Device::Vsock(_) => Some(ExtraDevice::Vsock),
         Device::Watchdog(number) => {
             value::<wire::extra_device::WatchdogAction, _>(number).map(ExtraDevice::Watchdog)
         }
@@ -166,7 +170,13 @@ mod tests {
         let panics = PanicModel::ALL.iter().map(|&model| ExtraDevice::Panic(model));
         let sounds = SoundModel::ALL.iter().map(|&model| ExtraDevice::Sound(model));
         let watchdogs = WatchdogAction::ALL.iter().map(|&action| ExtraDevice::Watchdog(action));
-        let others = [ExtraDevice::Hpet, ExtraDevice::Smm, ExtraDevice::Tpm, ExtraDevice::UsbTablet];
+        let others = [
+            ExtraDevice::Hpet,
+            ExtraDevice::Smm,
+            ExtraDevice::Tpm,
+            ExtraDevice::UsbTablet,
+            ExtraDevice::Vsock,
+        ];
         let hosts = [
             HostDevice::Pci("0000:01:00.0".parse().unwrap()),
             HostDevice::Mediated("0b2e4d3c-11aa-22bb-33cc-0123456789ab".parse().unwrap()),

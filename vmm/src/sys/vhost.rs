@@ -1,4 +1,4 @@
-//! vhost-net: the kernel moves the queues of a NIC (linux/vhost.h).
+//! vhost-net: the kernel moves the queues of a NIC (linux/vhost.h). And what guests on QEMU need of vhost-vsock.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -72,6 +72,7 @@ ioctl_iow_nr!(SET_VRING_KICK, VHOST, 0x20, RingFile);
 ioctl_iow_nr!(SET_VRING_CALL, VHOST, 0x21, RingFile);
 ioctl_iow_nr!(SET_VRING_ERR, VHOST, 0x22, RingFile);
 ioctl_iow_nr!(NET_SET_BACKEND, VHOST, 0x30, RingFile);
+ioctl_iow_nr!(VSOCK_SET_GUEST_CID, VHOST, 0x60, u64);
 
 /// A ring, with addresses in this process.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +98,25 @@ pub(crate) struct RingFds<'a> {
 /// When there is none, or this process may not use it.
 pub fn open() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/vhost-net", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens vhost-vsock. The kernel loads the module that it is of.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_vsock() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/dev/vhost-vsock", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Gives an open vhost-vsock its context ID.
+///
+/// # Errors
+/// `AddrInUse` when another device has it.
+pub fn set_guest_cid(device: &OwnedFd, cid: u32) -> io::Result<()> {
+    let cid = u64::from(cid);
+    #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
+    // SAFETY: VHOST_VSOCK_SET_GUEST_CID reads one u64.
+    check(unsafe { ioctl_with_ref(device, VSOCK_SET_GUEST_CID(), &cid) })
 }
 
 /// An open device of this process.
@@ -225,5 +245,6 @@ mod tests {
         assert_eq!(SET_VRING_ADDR(), 0x4028_af11);
         assert_eq!(GET_VRING_BASE(), 0xc008_af12);
         assert_eq!(NET_SET_BACKEND(), 0x4008_af30);
+        assert_eq!(VSOCK_SET_GUEST_CID(), 0x4008_af60);
     }
 }

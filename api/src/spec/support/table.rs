@@ -28,7 +28,7 @@ sections! {
         Both "domain.devices.autoattachMemBalloon", "";
         Both "domain.devices.autoattachPodInterface", "";
         Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
-        Refused "domain.devices.autoattachVSOCK", "there are no VSOCK devices yet";
+        Qemu "domain.devices.autoattachVSOCK", "needs vhost-vsock on the node";
         Qemu "domain.devices.blockMultiQueue", "";
         Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
         Both "domain.devices.disableHotplug", "";
@@ -76,8 +76,8 @@ sections! {
         NoEffect "domain.devices.disks[].tag", "config drives have no tags of devices";
     }
     "Filesystems" {
-        Refused "domain.devices.filesystems[].name", "there is no virtio-fs yet";
-        Refused "domain.devices.filesystems[].virtiofs", "there is no virtio-fs yet";
+        Qemu "domain.devices.filesystems[].name", "of `configMap`, `secret`, `serviceAccount` and `downwardAPI`; in clusters of claims, too";
+        Qemu "domain.devices.filesystems[].virtiofs", "by `virtiofsd`, which the node needs";
     }
     "GPUs and host devices" {
         Refused "domain.devices.gpus[].claimName", "devices are not allocated by DRA";
@@ -318,8 +318,8 @@ sections! {
         Both "volumes[].containerDisk.imagePullPolicy", "for images of registries";
         Both "volumes[].containerDisk.imagePullSecret", "for images of registries";
         Both "volumes[].containerDisk.path", "";
-        Refused "volumes[].containerPath.path", "there is no virtio-fs yet";
-        Refused "volumes[].containerPath.readOnly", "there is no virtio-fs yet";
+        Refused "volumes[].containerPath.path", "directories of the launcher are not shared";
+        Refused "volumes[].containerPath.readOnly", "directories of the launcher are not shared";
         Qemu "volumes[].dataVolume.hotpluggable", "";
         Both "volumes[].dataVolume.name", "its claim";
         Both "volumes[].downwardAPI.fields[].fieldRef.apiVersion", "";

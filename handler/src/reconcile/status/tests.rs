@@ -47,6 +47,18 @@ fn credentials_are_as_last_known() {
 }
 
 #[test]
+fn the_context_id_of_a_vsock_device_is_known_from_its_launcher_on() {
+    let with = |before: &Status, vsock_cid| {
+        let state = State { vsock_cid, ..State::default() };
+        next(before, &Facts { state: Some(&state), ..facts(Phase::Running) })
+    };
+    assert_eq!(with(&Status::default(), 0).vsock_cid, None);
+    let known = with(&Status::default(), 77);
+    assert_eq!(known.vsock_cid, Some(77));
+    assert_eq!(next(&known, &facts(Phase::Running)).vsock_cid, Some(77), "its launcher does not answer");
+}
+
+#[test]
 fn a_phase_is_stamped_when_it_is_first_reached() {
     let first = next(&Status::default(), &facts(Phase::Pending));
     let second = next(&first, &Facts { now: NOW, ..facts(Phase::Pending) });

@@ -6,7 +6,7 @@ use vireo_vmconfig::{BootSource, CpuModel, KernelFiles, PlatformFeature, RebootP
 use super::args::Args;
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, extra, hotplug, platform};
+use super::{device, extra, hotplug, platform, virtiofs};
 use crate::firmware::Firmware;
 use crate::launch::Launch;
 
@@ -45,6 +45,8 @@ pub(super) struct Resources<'a> {
     pub agent: Option<i32>,
     /// Inherited socket of the TPM.
     pub tpm: Option<i32>,
+    /// Inherited vhost-vsock, with its context ID.
+    pub vsock: Option<(i32, u32)>,
 }
 
 /// QEMU's command line, without the program's name.
@@ -65,7 +67,8 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     device::devices(&mut args, launch, &resources.taps, &resources.vhost);
     agent(&mut args, resources);
     hotplug::ports(&mut args, launch);
-    extra::devices(&mut args, launch, resources.tpm);
+    extra::devices(&mut args, launch, resources.tpm, resources.vsock);
+    virtiofs::devices(&mut args, launch);
     platform::board(&mut args, launch, resources.kvm);
     args.into_line()
 }
@@ -86,6 +89,7 @@ fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     accelerator(args, resources);
     args.option("-m", format!("{}B", launch.memory_bytes));
     huge_pages(args, launch);
+    virtiofs::memory(args, launch);
     args.option("-rtc", platform::clock(launch, resources.now));
     if launch.reboot == RebootPolicy::Terminate {
         args.flag("-no-reboot");
@@ -100,7 +104,7 @@ fn huge_pages(args: &mut Args, launch: &Launch) {
     let Some(page) = launch.huge_page else { return };
     let memory = json!({
         "qom-type": "memory-backend-memfd", "id": "ram", "size": launch.memory_bytes,
-        "hugetlb": true, "hugetlbsize": page.bytes(),
+        "hugetlb": true, "hugetlbsize": page.bytes(), "share": true,
     });
     args.json("-object", &memory);
     args.option("-machine", "memory-backend=ram");

@@ -31,6 +31,7 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
             serial: Some(8),
             agent: Some(7),
             tpm: None,
+            vsock: None,
             ..bare()
         },
     )
@@ -54,6 +55,7 @@ fn bare() -> Resources<'static> {
         qmp: 9,
         agent: None,
         tpm: None,
+        vsock: None,
     }
 }
 
@@ -550,7 +552,7 @@ fn memory_may_be_of_huge_pages() {
     let objects: Vec<Value> =
         values(&line, "-object").iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
     let expected = json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": 268_435_456,
-        "hugetlb": true, "hugetlbsize": 2_097_152});
+        "hugetlb": true, "hugetlbsize": 2_097_152, "share": true});
     assert!(objects.contains(&expected), "{objects:?}");
     assert!(values(&line, "-machine").contains(&"memory-backend=ram"), "{line:?}");
     assert!(values(&line, "-m").contains(&"268435456B"), "{line:?}");

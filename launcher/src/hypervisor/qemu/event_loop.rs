@@ -18,6 +18,7 @@ use super::soft_reboot::{Action, SoftReboot};
 use super::stall::{self, Stall};
 use super::stats::{self, Next, StatsQuery};
 use super::tpm::{self, Tpm};
+use super::virtiofs;
 use super::writer::Writer;
 use crate::fault::{Code, fault};
 use crate::hypervisor::{Event, Guest, GuestEnd, StatsReply, VmCommand, guest};
@@ -28,13 +29,37 @@ const MAX_LINE: usize = 1 << 20;
 /// How long QEMU gets to flush its images after the quit command, or after its monitor closed, and its TPM to end after it.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The processes beside QEMU that it cannot do without.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    pub(super) tpm: Option<Tpm>,
+    pub(super) filesystems: Vec<virtiofs::Server>,
+}
+
+impl Beside {
+    /// Ends them. The TPM keeps its last state.
+    async fn end(self) {
+        if let Some(tpm) = self.tpm {
+            tpm.end().await;
+        }
+    }
+
+    /// Waits for the end of the first of them, and says how it came.
+    async fn ended(&mut self) -> String {
+        tokio::select! {
+            reason = tpm::ended(&mut self.tpm) => reason,
+            reason = virtiofs::ended(&mut self.filesystems) => reason,
+        }
+    }
+}
+
 type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 
 /// Waits until QEMU is up, then runs its event loop. `agent` receives whether a program of the guest has
 /// opened the agent's port.
 pub(super) async fn start(
     mut process: Process,
-    tpm: Option<Tpm>,
+    beside: Beside,
     agent: Option<watch::Sender<bool>>,
     launch: &Launch,
 ) -> Result<Guest, Fault> {
@@ -66,7 +91,7 @@ pub(super) async fn start(
         no_boot_device,
         no_boot_device_reported: false,
         soft_reboot: SoftReboot::default(),
-        tpm,
+        beside,
         agent,
         disks: launch.disks.iter().map(|disk| disk.name.clone()).collect(),
         hotplug: Hotplug::of(launch),
@@ -134,7 +159,7 @@ struct QemuVm {
     /// [`Event::NoBootDevice`] is emitted once after each reset, however often firmware logs it.
     no_boot_device_reported: bool,
     soft_reboot: SoftReboot,
-    tpm: Option<Tpm>,
+    beside: Beside,
     agent: Option<watch::Sender<bool>>,
     /// Volume names of the disks that are not hotplugged, in order.
     disks: Vec<String>,
@@ -205,12 +230,10 @@ impl QemuVm {
                     }
                     Some(command) => self.execute(&ctx, command).await,
                 },
-                reason = tpm::ended(&mut self.tpm), if deadline.is_none() => {
+                reason = self.beside.ended(), if deadline.is_none() => {
                     // QEMU ends it before itself; the events of that may still be to be read.
-                    if let Some(tpm) = self.tpm.take() {
-                        tpm.end().await;
-                    }
-                    exit_reason.tpm = Some(reason);
+                    std::mem::take(&mut self.beside).end().await;
+                    exit_reason.beside = Some(reason);
                     deadline = Some(Instant::now() + EXIT_TIMEOUT);
                     self.writer.send_command("quit").await;
                 }
@@ -231,9 +254,7 @@ impl QemuVm {
         }
         let (status, stderr) = self.process.reap(deadline).await;
         // Its last state is kept before the end is known.
-        if let Some(tpm) = self.tpm {
-            tpm.end().await;
-        }
+        self.beside.end().await;
         emit(&ctx, Event::Ended(exit_reason.to_end(status, &stderr)));
     }
 

@@ -14,8 +14,8 @@ pub(super) struct ExitReason {
     pub shutdown: Option<String>,
     /// The panic information of the guest's kernel.
     pub panicked: Option<String>,
-    /// How its TPM ended, which it cannot do without.
-    pub tpm: Option<String>,
+    /// How a process beside it ended, which it cannot do without.
+    pub beside: Option<String>,
 }
 
 impl ExitReason {
@@ -48,8 +48,8 @@ impl ExitReason {
             Some("guest-reset" | "host-qmp-system-reset") => End::Rebooted,
             Some("guest-panic") => End::Crashed("the guest's kernel panicked".to_owned()),
             _ if self.killed => End::Killed,
-            reason => match (&self.tpm, reason) {
-                (Some(tpm), _) => End::Failed(fault(Code::Hypervisor, tpm.clone())),
+            reason => match (&self.beside, reason) {
+                (Some(beside), _) => End::Failed(fault(Code::Hypervisor, beside.clone())),
                 (None, Some(reason)) => failed(&format!("QEMU shut down by itself ({reason})"), stderr),
                 (None, None) => failed(&format!("QEMU {}", describe_status(status)), stderr),
             },
@@ -84,7 +84,7 @@ mod tests {
 
     fn exit(killed: bool, shutdown: Option<&str>, panicked: Option<&str>) -> ExitReason {
         let (shutdown, panicked) = (shutdown.map(str::to_owned), panicked.map(str::to_owned));
-        ExitReason { killed, shutdown, panicked, tpm: None }
+        ExitReason { killed, shutdown, panicked, beside: None }
     }
 
     #[test]
@@ -115,10 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tpm_that_ends_first_is_the_reason() {
+    fn a_process_that_ends_first_is_the_reason() {
         let ended = |shutdown, killed| {
-            let tpm = Some("the TPM was killed by signal 9".to_owned());
-            ExitReason { tpm, ..exit(killed, shutdown, None) }.to_end(None, "")
+            let beside = Some("the TPM was killed by signal 9".to_owned());
+            ExitReason { beside, ..exit(killed, shutdown, None) }.to_end(None, "")
         };
         for shutdown in [None, Some("host-qmp-quit")] {
             let End::Failed(fault) = ended(shutdown, false) else { panic!("{shutdown:?} is not a failure") };

@@ -5,8 +5,9 @@ use vireo_vmconfig::{ExtraDevice, HostDevice, PanicModel, SoundModel, WatchdogAc
 use super::args::Args;
 use crate::launch::Launch;
 
-/// All extra devices, in the order of the launch message. `tpm` is the inherited socket of swtpm.
-pub(super) fn devices(args: &mut Args, launch: &Launch, tpm: Option<i32>) {
+/// All extra devices, in the order of the launch message. `tpm` is the inherited socket of swtpm, `vsock` the
+/// inherited vhost-vsock with its context ID.
+pub(super) fn devices(args: &mut Args, launch: &Launch, tpm: Option<i32>, vsock: Option<(i32, u32)>) {
     let (mut tablets, mut hosts) = (0, 0);
     for request in &launch.extra_devices {
         match request.device {
@@ -32,6 +33,11 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, tpm: Option<i32>) {
                 args.option("-device", format!("qemu-xhci,id=input{tablets}"));
                 args.option("-device", format!("usb-tablet,bus=input{tablets}.0"));
                 tablets += 1;
+            }
+            ExtraDevice::Vsock => {
+                if let Some((fd, cid)) = vsock {
+                    args.option("-device", format!("vhost-vsock-pci,id=vsock,guest-cid={cid},vhostfd={fd}"));
+                }
             }
             ExtraDevice::Watchdog(action) => {
                 args.option("-device", "i6300esb");
@@ -129,6 +135,7 @@ mod tests {
                 vec![ExtraDevice::Tpm],
                 "-chardev socket,id=tpm,fd=9 -tpmdev emulator,id=tpm,chardev=tpm -device tpm-crb,tpmdev=tpm",
             ),
+            (vec![ExtraDevice::Vsock], "-device vhost-vsock-pci,id=vsock,guest-cid=77,vhostfd=8"),
             (
                 vec![ExtraDevice::UsbTablet; 2],
                 "-device qemu-xhci,id=input0 -device usb-tablet,bus=input0.0 \
@@ -138,7 +145,12 @@ mod tests {
             let request = |device| DeviceRequest { field: "spec.x".to_owned(), device };
             let extra_devices = devices.into_iter().map(request).collect();
             let mut args = Args::default();
-            super::devices(&mut args, &Launch { extra_devices, ..sample::kernel_boot() }, Some(9));
+            super::devices(
+                &mut args,
+                &Launch { extra_devices, ..sample::kernel_boot() },
+                Some(9),
+                Some((8, 77)),
+            );
             assert_eq!(args.into_line().join(" "), expected);
         }
     }

@@ -69,7 +69,7 @@ fn other_devices(launch: &Launch, agent: bool) -> usize {
     let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
     let extra = launch.extra_devices.iter().map(|request| request.device.pci_slots()).sum::<usize>();
     let single = single.into_iter().filter(|there| *there).count();
-    [sata_controllers, launch.interfaces.len(), tablets, extra]
+    [sata_controllers, launch.interfaces.len(), launch.filesystems.len(), tablets, extra]
         .into_iter()
         .fold(single, usize::saturating_add)
 }

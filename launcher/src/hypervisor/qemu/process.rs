@@ -55,6 +55,7 @@ pub(super) struct InheritedFds {
     firmware: Option<(StdStream, StdStream)>,
     agent: Option<StdStream>,
     tpm: Option<StdStream>,
+    vsock: Option<OwnedFd>,
 }
 
 /// The image and what it is an overlay on.
@@ -110,6 +111,7 @@ impl InheritedFds {
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
                 agent: host.agent.as_ref().map(|port| port.stream.try_clone()).transpose()?,
                 tpm,
+                vsock: host.vsock.as_ref().map(|vsock| vsock.device.try_clone()).transpose()?,
             })
         };
         open().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
@@ -181,6 +183,11 @@ impl InheritedFds {
         self.tpm.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Descriptor number of the node's vhost-vsock.
+    pub(super) fn vsock_fd(&self) -> Option<RawFd> {
+        self.vsock.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     fn inherited(&self) -> Vec<RawFd> {
         let images = self.disks.iter().flatten().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
@@ -196,6 +203,7 @@ impl InheritedFds {
             .chain(self.firmware_fd())
             .chain(self.agent_fd())
             .chain(self.tpm_fd())
+            .chain(self.vsock_fd())
             .chain(self.kvm_fd())
             .collect()
     }

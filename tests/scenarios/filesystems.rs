@@ -1,0 +1,76 @@
+//! File systems that a guest shares by virtio-fs.
+
+use std::time::Duration;
+
+use vireo_tests::HostError;
+
+use crate::SOON;
+use crate::scenarios::node::manifest;
+use crate::scenarios::standalone::{Standalone, host_with_vireo};
+
+/// A guest under emulation.
+const BOOT: Duration = Duration::from_secs(240);
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {colour: blue, empty: ''}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {password: hunter2}
+---
+";
+
+#[test]
+fn a_guest_shares_file_systems_on_qemu_here() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let host = host_with_vireo(scratch.path())?.deadline(BOOT).here()?;
+    let standalone = Standalone::start(&host)?;
+    let devices = "      rng: {}\n      filesystems:\n      - {name: config, virtiofs: {}}\n      \
+                   - {name: secret, virtiofs: {}}\n      - {name: pod, virtiofs: {}}\n";
+    let volumes = "  - {name: config, configMap: {name: settings}}\n  - {name: secret, secret: {secretName: keys}}\n  \
+                   - {name: pod, downwardAPI: {fields: [{path: in/name, fieldRef: {fieldPath: metadata.namespace}}]}}\n";
+    let vmi = manifest(&host, "one").replace("      rng: {}\n", devices) + volumes;
+    standalone.kubectl("apply -f -", Some(&format!("{OBJECTS}{vmi}")))?.ok();
+    let mut guest = standalone.console("one")?;
+    guest.ready()?;
+    for (line, expected) in [
+        (
+            "mkdir /c /s /p; for of in config:/c secret:/s pod:/p; do mount -t virtiofs ${of%:*} ${of#*:}; done; ls -1 /c",
+            "colour\nempty",
+        ),
+        ("cat /c/colour", "blue"),
+        ("wc -c </c/empty", "0"),
+        ("cat /s/password", "hunter2"),
+        ("cat /p/in/name", "default"),
+        ("grep -c virtiofs /proc/mounts", "3"),
+        // The guest only reads.
+        ("touch /c/more 2>/dev/null || echo refused", "refused"),
+        ("ls -a /c/.. | grep -c colour || true", "0"),
+    ] {
+        assert_eq!(guest.run(line, SOON)?.trim(), expected.trim(), "{line}");
+    }
+    // One of its processes is lost: the reason is in the status.
+    let uid = standalone.uid("one")?;
+    let line = format!(
+        "for pid in $(pidof virtiofsd); do if grep -q {uid} /proc/$pid/cgroup /proc/$pid/cmdline; then echo $pid; fi; done"
+    );
+    let pids = standalone.shell(&line)?;
+    let pids: Vec<&str> = pids.split_whitespace().collect();
+    assert_eq!(pids.len(), 3, "{pids:?}");
+    let users = standalone.shell(&format!(
+        "stat -c %u {}",
+        pids.iter().map(|pid| format!("/proc/{pid} ")).collect::<String>()
+    ))?;
+    assert!(users.lines().all(|user| user != "0"), "they have the launcher's user: {users}");
+    standalone.shell(&format!("kill -KILL {}", pids[0]))?;
+    standalone.kubectl("wait --for=jsonpath='{.status.phase}'=Failed --timeout=60s vmi/one", None)?.ok();
+    let status = standalone.json("get vmi one")?["status"].to_string();
+    assert!(status.contains("(virtiofsd) was killed by signal 9"), "{status}");
+    standalone.kubectl("delete --timeout=60s vmi/one", None)?.ok();
+    assert_eq!(standalone.shell(&format!("(ps -o pid= -p {} || true) | wc -l", pids.join(",")))?.trim(), "0");
+    Ok(())
+}
