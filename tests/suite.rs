@@ -13,6 +13,7 @@ mod scenarios {
     mod credentials;
     mod deaf;
     mod debian;
+    mod dedicated;
     mod disk;
     mod display;
     mod drives;

@@ -32,6 +32,8 @@ pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
 pub const COMPUTE: &str = "compute";
 /// The resource of nodes with KVM; KubeVirt's name.
 pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
+/// The label of nodes that give containers CPUs for themselves; KubeVirt's.
+pub const CPU_MANAGER_LABEL: &str = "cpumanager";
 /// The resource of nodes with vhost-vsock; KubeVirt's name.
 pub const VHOST_VSOCK_RESOURCE: &str = "devices.kubevirt.io/vhost-vsock";
 /// The volume of a launcher Pod with the sockets by which the node agent reaches the launcher.

@@ -9,7 +9,7 @@ use kube::runtime::watcher::Config;
 use kube::{Api, Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use vireo_api::names::{HEARTBEAT_ANNOTATION, SCHEDULABLE_LABEL};
+use vireo_api::names::{CPU_MANAGER_LABEL, HEARTBEAT_ANNOTATION, SCHEDULABLE_LABEL};
 use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
@@ -18,6 +18,8 @@ use crate::devices::SHARED_DEVICES;
 use crate::live_settings::LiveSettings;
 use crate::node_labeller::{self, Facts, Labels};
 
+/// Where the kubelet keeps which CPUs its containers have, as the Pod of the node agent sees it.
+const KUBELET_STATE: &str = "/proc/1/root/var/lib/kubelet/cpu_manager_state";
 /// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// How soon a heartbeat that failed is retried.
@@ -102,7 +104,7 @@ async fn beat(
             describe(&mut after, name, now);
             after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
         }
-        Owner::Kubelet => label(&mut after),
+        Owner::Kubelet => label(&mut after, is_static(KUBELET_STATE)),
     }
     node_labeller::apply(&mut after, labels);
     after["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = json!(json!(seconds(now)).to_string());
@@ -115,6 +117,12 @@ async fn beat(
         write::patch_status(api, version, &before["status"], &after["status"]).await?;
     }
     Ok(())
+}
+
+/// Whether the CPU manager of the kubelet with this state gives containers CPUs for themselves.
+fn is_static(state: &str) -> bool {
+    let state = std::fs::read(state).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    state.is_some_and(|state| state["policyName"] == "static")
 }
 
 /// A time as Kubernetes writes it.
@@ -141,7 +149,8 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
         "{}Ki",
         memory.saturating_sub((memory / 10).clamp(RESERVED_MEMORY.0, RESERVED_MEMORY.1))
     ));
-    label(value);
+    // The node agent gives VMs CPUs for themselves.
+    label(value, true);
     let labels = &mut value["metadata"]["labels"];
     for (label, text) in
         [("kubernetes.io/hostname", name), ("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")]
@@ -174,10 +183,13 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
 }
 
 /// Writes KubeVirt's labels of a node that do not depend on it.
-fn label(node: &mut Value) {
+///
+/// `has_cpus`: containers, or VMs, can have CPUs for themselves.
+fn label(node: &mut Value, has_cpus: bool) {
     let labels = &mut node["metadata"]["labels"];
+    let has_cpus = if has_cpus { "true" } else { "false" };
     for (label, text) in
-        [(SCHEDULABLE_LABEL, "true"), ("kubevirt.io/cpumanager", "false"), ("cpumanager", "false")]
+        [(SCHEDULABLE_LABEL, "true"), ("kubevirt.io/cpumanager", has_cpus), (CPU_MANAGER_LABEL, has_cpus)]
     {
         labels[label] = json!(text);
     }
@@ -186,6 +198,20 @@ fn label(node: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_policy_of_the_cpu_manager_is_that_of_its_state() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("state");
+        let is_static = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            super::is_static(path.to_str().unwrap())
+        };
+        assert!(is_static(r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1}"#));
+        assert!(!is_static(r#"{"policyName":"none","defaultCpuSet":""}"#));
+        assert!(!is_static("{"));
+        assert!(!super::is_static("/vireo-no-such-file"));
+    }
 
     #[test]
     fn a_node_is_described_and_what_others_wrote_stays() {

@@ -1,6 +1,7 @@
 //! Launchers: their processes, the connection to them, and their shutdown with the node.
 
 pub mod cgroup;
+pub(crate) mod cpus;
 mod descendants;
 #[cfg(test)]
 pub(crate) mod fake;

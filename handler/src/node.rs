@@ -12,6 +12,7 @@ use vireo_api::v1::{SMBiosConfiguration, VirtualMachineInstance};
 use crate::cluster::Projector;
 use crate::jobs::Jobs;
 use crate::launcher::cgroup::Cgroups;
+use crate::launcher::cpus::{self, TooFewCpus};
 use crate::launcher::link::chain;
 use crate::launcher::pod::ClaimDisks;
 use crate::live_settings::LiveSettings;
@@ -19,7 +20,7 @@ use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
 use crate::settings::{Isolation, LauncherCgroups, Runtime, Settings};
-use crate::state::{StateDir, StateError, VmiDir, write_json};
+use crate::state::{StateDir, StateError, VmiDir, read_json, write_json};
 use crate::storage::{Claims, Images};
 
 /// How long a VMI waits for the settings of its cluster.
@@ -104,6 +105,17 @@ pub(crate) struct Attachment {
 
 /// The attachment Pods of a VMI, by their claims.
 pub(crate) type Attachments = BTreeMap<String, Attachment>;
+
+/// Why a VM does not get CPUs for itself.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CpuError {
+    /// Too few are left.
+    #[error(transparent)]
+    TooFew(#[from] TooFewCpus),
+    /// The files that note them.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
 
 /// Why a launcher has no user.
 #[derive(Debug, thiserror::Error)]
@@ -396,6 +408,28 @@ impl Node {
         let user = users.choose(uid, &used).ok_or(UserError::Exhausted)?;
         dir.create_sockets(user)?;
         Ok(Some(user))
+    }
+
+    /// Gives a VM CPUs of this host that no other has for itself. They are its own until its directory, or their file in it,
+    /// is removed.
+    ///
+    /// # Errors
+    /// When there are too few, or they cannot be noted.
+    pub(crate) fn give_cpus(&self, dir: &VmiDir, wanted: usize) -> Result<(), CpuError> {
+        if wanted == 0 {
+            return Ok(());
+        }
+        let _held = lock(&self.users);
+        let of = |dir: &VmiDir| read_json::<Vec<u32>>(&dir.cpus()).map(Option::unwrap_or_default);
+        if of(dir)?.len() == wanted {
+            return Ok(());
+        }
+        let mut used = BTreeSet::new();
+        for (_, other) in self.state.vmi_dirs()? {
+            used.extend(of(&other)?);
+        }
+        let chosen = cpus::choose(wanted, &cpus::of_this_node(), &used)?;
+        Ok(write_json(&dir.cpus(), &chosen)?)
     }
 
     /// Releases the addresses of a network.

@@ -22,6 +22,8 @@ use crate::storage::Prepared;
 pub struct Facts<'a> {
     /// The VMI's files.
     pub dir: &'a VmiDir,
+    /// The CPUs of the host that it has for itself, where the node agent gives them.
+    pub cpus: &'a [u32],
     /// Its disks and kernel.
     pub prepared: &'a Prepared,
     /// The MTU behind masquerade.
@@ -49,6 +51,10 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         fields: Some(vireo_api::spec::field_paths().into()),
         hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
         cpu: Some(vm.cpu().into()),
+        cpu_placement: vm.cpu_placement().map(|placement| wire::CpuPlacement {
+            cpus: facts.cpus.to_vec(),
+            isolate_emulator_thread: placement.isolate_emulator_thread,
+        }),
         clock_offset_seconds: vm.clock().offset(facts.now),
         io_threads: vm.io_threads().map(Into::into),
         memory_bytes: vm.memory().guest().get(),

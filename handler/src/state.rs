@@ -250,6 +250,11 @@ impl VmiDir {
         self.path.join("cgroups.json")
     }
 
+    /// The CPUs that its VM has for itself.
+    pub(crate) fn cpus(&self) -> PathBuf {
+        self.path.join("cpus")
+    }
+
     /// Exists when the guest was shut down because its node shuts down.
     pub fn node_shutdown(&self) -> PathBuf {
         self.path.join("node-shutdown")
@@ -328,6 +333,7 @@ impl VmiDir {
         let name = filesystem.name();
         match (self.pod, filesystem.source()) {
             (true, FilesystemSource::Projected(_)) => projected_files(name).into(),
+            (true, FilesystemSource::ContainerPath { path }) => path.into(),
             (true, FilesystemSource::Claim { .. }) => claim_directory(name).into(),
             (false, _) => self.launcher_view().join(FILESYSTEMS).join(name),
         }

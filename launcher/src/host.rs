@@ -11,6 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -25,6 +26,7 @@ use crate::fault::{Code, chain, fault_at};
 use crate::files::PassedFiles;
 use crate::firmware::{self, Firmware, Variables};
 use crate::launch::{Disk, Interface, Kind, Launch};
+use crate::pinning::Pinning;
 use vireo_vmconfig::{BootSource, DiskSource, HugePage, KernelFiles, NicModel};
 
 /// Open files of one VM, in the order of its [`Launch`].
@@ -44,6 +46,8 @@ pub struct HostResources {
     pub vhost: Vec<Vec<OwnedFd>>,
     /// Where the state of the TPM is kept, if it is.
     pub tpm_state: Option<File>,
+    /// Which of its threads run where, if it has CPUs of its own.
+    pub pinning: Option<Arc<Pinning>>,
     /// The socket device, if it has one.
     pub vsock: Option<Vsock>,
     /// The guest agent's port.
@@ -206,9 +210,10 @@ pub fn open(
     if let Some(page) = launch.huge_page {
         check_huge_pages(launch, page)?;
     }
+    let pinning = Pinning::of(launch)?;
     let vsock = vsock::open(launch, passed)?;
     let kvm = passed.duplicate(KVM);
-    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, vsock, agent: None })
+    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, pinning, vsock, agent: None })
 }
 
 /// Whether enough huge pages are free. The hypervisor's own error would not say how many it needs.

@@ -25,6 +25,7 @@ pub mod ipv6;
 pub mod launch;
 pub mod logging;
 pub mod node;
+pub mod pinning;
 pub mod plan;
 pub mod process;
 pub mod screenshot;

@@ -160,6 +160,7 @@ mod tests {
             taps: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
             vhost: launch.interfaces.iter().map(|_| Vec::new()).collect(),
             tpm_state: None,
+            pinning: None,
             vsock: None,
             agent: Some(AgentPort {
                 stream: std::os::unix::net::UnixStream::pair().unwrap().0,

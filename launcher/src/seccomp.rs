@@ -52,17 +52,20 @@ pub enum SeccompError {
 }
 
 impl Seccomp {
-    /// Restricts every thread of this process. Returns what restricts those of vCPUs and devices further.
+    /// Restricts every thread of this process. Returns what restricts those of vCPUs and devices further, after `prepare`.
     ///
     /// # Errors
     /// When a filter cannot be set. The process may be restricted in part then.
-    pub fn restrict(self) -> Result<ThreadHook, SeccompError> {
+    pub fn restrict(
+        self,
+        prepare: impl Fn(ThreadKind) + Send + Sync + 'static,
+    ) -> Result<ThreadHook, SeccompError> {
         let unlisted = match self {
             Self::Enforce => SeccompAction::Trap,
             Self::Log => SeccompAction::Log,
             Self::Off => {
                 warn!("the system calls of this launcher are not filtered");
-                return Ok(ThreadHook::default());
+                return Ok(ThreadHook::new(prepare));
             }
         };
         trap::handle().map_err(SeccompError::Handler)?;
@@ -72,6 +75,7 @@ impl Seccomp {
         process.iter().try_for_each(|filter| apply_filter_all_threads(filter))?;
         let narrower = Arc::new((vcpu, device));
         Ok(ThreadHook::new(move |kind| {
+            prepare(kind);
             let filters = match kind {
                 ThreadKind::Vcpu => &narrower.0,
                 // A kind that is new here gets the narrowest.

@@ -8,6 +8,8 @@ pub struct FieldPaths {
     pub huge_pages: String,
     /// The CPU model.
     pub cpu_model: String,
+    /// CPUs of the VM's own.
+    pub dedicated_cpus: String,
     /// The CPU features.
     pub cpu_features: String,
     /// What the VM starts from, whichever it is.

@@ -7,6 +7,7 @@
 mod acpi_table;
 mod boot;
 mod cpu;
+mod cpu_placement;
 mod disk;
 mod extra;
 mod fields;
@@ -25,6 +26,7 @@ mod video;
 pub use acpi_table::{AcpiTable, InvalidAcpiTable};
 pub use boot::{BootSource, KernelFiles};
 pub use cpu::{Cpu, CpuFeature, CpuModel, CpuTopology, CpuTopologyError, InvalidCpuName, is_cpu_name};
+pub use cpu_placement::CpuPlacement;
 pub use disk::{
     BlockSize, CacheMode, Disk, DiskBus, DiskDevice, DiskSource, DiskTuning, ErrorPolicy, IoMode,
     VIRTIO_SERIAL_LEN,

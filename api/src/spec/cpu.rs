@@ -1,4 +1,4 @@
-use vireo_vmconfig::{Cpu, CpuFeature, CpuModel, CpuTopology};
+use vireo_vmconfig::{Cpu, CpuFeature, CpuModel, CpuPlacement, CpuTopology};
 
 use super::Field;
 use super::hyperv::VMX;
@@ -33,19 +33,43 @@ pub(super) fn read(
         }
         found.notice_if(max > sockets, &at.at("maxSockets"), "vCPUs cannot be hotplugged yet");
     }
-    let dedicated = cpu.dedicated_cpu_placement == Some(true);
-    found.refuse_if(dedicated, &at.at("dedicatedCpuPlacement"), "pinning to exclusive CPUs");
-    found.refuse_if(
-        cpu.isolate_emulator_thread == Some(true),
-        &at.at("isolateEmulatorThread"),
-        "a CPU for the hypervisor's threads",
-    );
     let numa = cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
     found.refuse_if(numa, &at.at("numa").at("guestMappingPassthrough"), "a guest NUMA topology");
     found.refuse_if(cpu.realtime.is_some(), &at.at("realtime"), "real-time scheduling");
     let model = model(&cpu.model, &at.at("model"), found);
     let features = features(&cpu.features, needs_vmx, &at.at("features"), found);
     Some(Cpu::new(topology?, model, features))
+}
+
+/// CPUs of the host that the VM has for itself. `vcpus` is the number of its vCPUs, where that is valid.
+pub(super) fn placement(
+    cpu: Option<&v1::Cpu>,
+    vcpus: Option<u32>,
+    resources: &Resources,
+    found: &mut Findings,
+) -> Option<CpuPlacement> {
+    let cpu = cpu?;
+    let isolate_emulator_thread = cpu.isolate_emulator_thread == Some(true);
+    if cpu.dedicated_cpu_placement != Some(true) {
+        if isolate_emulator_thread {
+            let at = Field::new("spec.domain.cpu.isolateEmulatorThread");
+            found.invalid(&at, "is only for dedicatedCpuPlacement: set that, too");
+        }
+        return None;
+    }
+    let at = Field::new("spec.domain.resources");
+    let [request, limit] = [("requests", resources.cpu_request()), ("limits", resources.cpu_limit())]
+        .map(|(name, given)| (at.at(name).at("cpu"), given));
+    let wanted = vcpus.map(|vcpus| u64::from(vcpus) * 1000);
+    for (field, given) in [request, limit] {
+        if let (Some(given), Some(wanted)) = (given, wanted)
+            && given.get() != wanted
+        {
+            let detail = format!("must be the number of vCPUs, {}: each has a CPU of its own", wanted / 1000);
+            found.invalid_value(&field, format!("{}m", given.get()), detail);
+        }
+    }
+    Some(CpuPlacement { cpus: Vec::new(), isolate_emulator_thread })
 }
 
 /// Whether a text is a CPU model that `spec.domain.cpu.model` can have.

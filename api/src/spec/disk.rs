@@ -122,6 +122,10 @@ pub(super) fn read(
         if disk.lun.is_some() && volume.is_some_and(|volume| volume.claim.is_none()) {
             found.invalid(&at.at("lun"), "shows only a persistentVolumeClaim or a dataVolume: use disk");
         }
+        if let Some(volume) = volume.filter(|volume| volume.container_path.is_some()) {
+            let text = "is a file system and not a disk: name it in spec.domain.devices.filesystems alone";
+            found.invalid(&volume.field.at("containerPath"), text);
+        }
         names.push(disk.name.clone());
         let (source, source_field) = match volume {
             None if is_empty_drive => (VolumeSource::NoMedium, at.at("cdrom")),

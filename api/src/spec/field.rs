@@ -50,6 +50,7 @@ pub fn field_paths() -> FieldPaths {
         memory: domain("memory.guest"),
         huge_pages: domain("memory.hugepages.pageSize"),
         cpu_model: domain("cpu.model"),
+        dedicated_cpus: domain("cpu.dedicatedCpuPlacement"),
         cpu_features: domain("cpu.features"),
         firmware: domain("firmware"),
         bootloader: domain("firmware.bootloader"),
@@ -78,6 +79,7 @@ mod tests {
             memory,
             huge_pages,
             cpu_model,
+            dedicated_cpus,
             cpu_features,
             firmware,
             bootloader,
@@ -90,7 +92,7 @@ mod tests {
             video,
             io_threads,
         } = field_paths();
-        let cpu = [cpu_model, cpu_features];
+        let cpu = [cpu_model, dedicated_cpus, cpu_features];
         let boot = [firmware, bootloader, bios, efi, secure_boot, kernel_boot];
         let rest = [memory, huge_pages, devices, disks, video, io_threads];
         let paths = cpu.into_iter().chain(boot).chain(rest);

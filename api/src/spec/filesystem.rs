@@ -1,7 +1,7 @@
 //! File systems of volumes that the guest mounts by their names, by virtio-fs.
 
 use super::report::Findings;
-use super::syntax::{DNS_LABEL, is_dns_label};
+use super::syntax::{DNS_LABEL, is_dns_label, without_trailing_slash};
 use super::volume::Volume;
 use super::{Field, Projected, VolumeSource};
 use crate::v1;
@@ -25,6 +25,11 @@ pub struct Filesystem {
 pub enum FilesystemSource {
     /// Files that are projected from objects. They are only read.
     Projected(Projected),
+    /// A directory of the launcher's container. It is only read.
+    ContainerPath {
+        /// Absolute, without `.` and `..`.
+        path: String,
+    },
     /// The file system in a claim of the VM's namespace.
     Claim {
         /// It is not written to.
@@ -56,7 +61,7 @@ impl Filesystem {
     /// Whether the guest may only read it.
     pub fn is_read_only(&self) -> bool {
         match self.source {
-            FilesystemSource::Projected(_) => true,
+            FilesystemSource::Projected(_) | FilesystemSource::ContainerPath { .. } => true,
             FilesystemSource::Claim { read_only } => read_only,
         }
     }
@@ -105,6 +110,10 @@ pub(super) fn read(devices: &v1::Devices, volumes: &[Volume], found: &mut Findin
 }
 
 fn source(volume: &Volume, at: &Field, found: &mut Findings) -> Option<(FilesystemSource, Field)> {
+    if let Some(path) = &volume.container_path {
+        let path = without_trailing_slash(path).to_owned();
+        return Some((FilesystemSource::ContainerPath { path }, volume.field.at("containerPath")));
+    }
     match volume.source.as_ref()? {
         VolumeSource::Projected(projected) if !projected.is_sysprep() => {
             Some((FilesystemSource::Projected(projected.clone()), volume.field.at(projected.field())))
@@ -118,8 +127,8 @@ fn source(volume: &Volume, at: &Field, found: &mut Findings) -> Option<(Filesyst
             None
         }
         _ => {
-            let text = "only a configMap, secret, serviceAccount, downwardAPI, persistentVolumeClaim or dataVolume \
-                        is shared as a file system: use a disk";
+            let text = "only a configMap, secret, serviceAccount, downwardAPI, persistentVolumeClaim, \
+                        dataVolume or containerPath is shared as a file system: use a disk";
             found.invalid(at, text);
             None
         }

@@ -1,4 +1,6 @@
-use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, IoThreads, MAX_QUEUE_PAIRS, NicModel, Video};
+use vireo_vmconfig::{
+    Chassis, Cpu, CpuPlacement, DeviceRequest, IoThreads, MAX_QUEUE_PAIRS, NicModel, Video,
+};
 
 use super::display::Display;
 use super::report::Findings;
@@ -17,6 +19,7 @@ pub struct Vm {
     hostname: String,
     dns: Dns,
     cpu: Cpu,
+    cpu_placement: Option<CpuPlacement>,
     memory: Memory,
     resources: Resources,
     firmware: Firmware,
@@ -66,6 +69,18 @@ impl Vm {
     /// vCPUs.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
+    }
+
+    /// The CPUs of its host that it has for itself: how many, and not which.
+    pub fn cpu_placement(&self) -> Option<&CpuPlacement> {
+        self.cpu_placement.as_ref()
+    }
+
+    /// How many CPUs of its host it has for itself.
+    pub fn dedicated_cpus(&self) -> usize {
+        let Some(placement) = &self.cpu_placement else { return 0 };
+        let vcpus = usize::try_from(self.cpu.count()).unwrap_or(usize::MAX);
+        vcpus.saturating_add(usize::from(placement.isolate_emulator_thread))
     }
 
     /// Memory.
@@ -268,13 +283,14 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let dns = super::dns::read(spec, found);
     let resources = super::memory::resources(&domain.resources, found);
     let cpu = super::cpu::read(domain.cpu.as_deref(), super::hyperv::has_evmcs(domain), &resources, found);
+    let vcpus = cpu.as_ref().map(Cpu::count);
+    let cpu_placement = super::cpu::placement(domain.cpu.as_deref(), vcpus, &resources, found);
     let memory = super::memory::read(domain.memory.as_deref(), &domain.resources, &resources, found);
     let firmware = super::firmware::read(spec, uid, found);
     let chassis = super::chassis::read(domain, found);
     super::platform::read(spec, found);
     let clock = super::clock::read(domain, found);
-    let vcpus = cpu.as_ref().map_or(1, vireo_vmconfig::Cpu::count);
-    let io_threads = super::platform::io_threads(domain, vcpus, found);
+    let io_threads = super::platform::io_threads(domain, vcpus.unwrap_or(1), found);
     let mut boot_orders = super::disk::BootOrders::new();
     let volumes = super::volume::read(&spec.volumes, found);
     super::projected::check_accounts(spec, found);
@@ -313,6 +329,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         hostname,
         dns,
         cpu: cpu?,
+        cpu_placement,
         memory: memory?,
         resources,
         firmware: firmware?,

@@ -98,6 +98,8 @@ pub(super) struct Volume {
     pub(super) source: Option<VolumeSource>,
     /// The field of the source that makes it a claim, which alone a LUN may show.
     pub(super) claim: Option<&'static str>,
+    /// The directory of the launcher's container that it is, which is not a source of disks.
+    pub(super) container_path: Option<String>,
 }
 
 pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> {
@@ -116,17 +118,17 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
         let claim = volume.persistent_volume_claim.as_ref().map(|_| CLAIM);
         let claim = claim.or_else(|| volume.data_volume.as_ref().map(|_| DATA_VOLUME));
         let source = source(volume, &field, found);
-        read.push(Volume { name: volume.name.clone(), field, source, claim });
+        let container_path = volume.container_path.as_ref().map(|directory| directory.path.clone());
+        read.push(Volume { name: volume.name.clone(), field, source, claim, container_path });
     }
     read
 }
 
 /// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 3] {
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 2] {
     [
         ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
         ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
-        ("containerPath", volume.container_path.is_some(), "a shared directory of the launcher"),
     ]
 }
 
@@ -145,6 +147,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.downward_api.is_some(),
         volume.sysprep.is_some(),
         volume.ephemeral.is_some(),
+        volume.container_path.is_some(),
     ];
     let given = available.iter().filter(|there| **there).count()
         + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
@@ -198,6 +201,10 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     if let Some(ephemeral) = &volume.ephemeral {
         return self::ephemeral(ephemeral, &at.at(EPHEMERAL).at(CLAIM), found);
     }
+    if let Some(directory) = &volume.container_path {
+        container_path(directory, &at.at("containerPath"), found);
+        return None;
+    }
     if let Some(disk) = &volume.host_disk {
         return host_disk(disk, &at.at("hostDisk"), found);
     }
@@ -234,6 +241,25 @@ fn ephemeral(source: &v1::EphemeralVolumeSource, at: &Field, found: &mut Finding
     let name = VolumeClaim::from(claim).name;
     let name = super::projected::name((name, &at.at("claimName")), "claim", found);
     (!name.is_empty()).then_some(VolumeSource::Ephemeral { claim: name })
+}
+
+/// The directories of a launcher's container that are the launcher's own or the kernel's.
+const OWN_DIRECTORIES: [&str; 7] =
+    ["/dev", "/proc", "/sys", "/run/kubevirt", "/run/vireo", "/var/run/kubevirt", "/var/run/vireo"];
+
+/// A directory that others have mounted into the launcher's container, such as a token of a cloud.
+fn container_path(directory: &v1::ContainerPathVolumeSource, at: &Field, found: &mut Findings) {
+    let path = without_trailing_slash(&directory.path);
+    if path.is_empty() {
+        found.required_value(&at.at("path"), "name the directory in the launcher's container");
+    } else if !is_normal_absolute_path(path) {
+        found.invalid_value(&at.at("path"), path, ABSOLUTE_PATH);
+    } else if OWN_DIRECTORIES.iter().any(|own| path.starts_with(own)) {
+        found.invalid_value(&at.at("path"), path, "must not be a directory of the launcher or the kernel");
+    }
+    if directory.read_only == Some(false) {
+        found.invalid_value(&at.at("readOnly"), false, "must be true: guests only read such a directory");
+    }
 }
 
 fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findings) -> Option<VolumeSource> {

@@ -152,8 +152,17 @@ fn memory_and_vcpus() {
                 "cpu.features[0].policy",
                 NotSupported,
             ),
-            (json!({"cpu": {"dedicatedCpuPlacement": true}}), "cpu.dedicatedCpuPlacement", NotSupported),
-            (json!({"cpu": {"isolateEmulatorThread": true}}), "cpu.isolateEmulatorThread", NotSupported),
+            (json!({"cpu": {"isolateEmulatorThread": true}}), "cpu.isolateEmulatorThread", Invalid),
+            (
+                json!({"cpu": {"cores": 2, "dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": 3}, "requests": {"cpu": 2}}}),
+                "resources.limits.cpu",
+                Invalid,
+            ),
+            (
+                json!({"cpu": {"cores": 2, "dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": 2}, "requests": {"cpu": "1500m"}}}),
+                "resources.requests.cpu",
+                Invalid,
+            ),
             (
                 json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}}),
                 "cpu.numa.guestMappingPassthrough",

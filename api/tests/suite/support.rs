@@ -159,6 +159,7 @@ fn contexts() -> Vec<(&'static str, Value)> {
         ("domain.devices.interfaces[].ports[]", devices(json!({"interfaces": [{"ports": [{"port": 80}]}]}))),
         ("domain.ioThreads", domain(json!({"ioThreadsPolicy": "supplementalPool"}))),
         ("domain.cpu.features[]", domain(json!({"cpu": {"features": [{"name": "aes"}]}}))),
+        ("domain.cpu.isolateEmulatorThread", domain(json!({"cpu": {"dedicatedCpuPlacement": true}}))),
         ("domain.cpu.realtime", domain(json!({"cpu": {"dedicatedCpuPlacement": true}}))),
         (
             "domain.features.hyperv.vendorid",
@@ -255,6 +256,11 @@ fn contexts() -> Vec<(&'static str, Value)> {
             "volumes[].downwardAPI.fields[].resourceFieldRef",
             json!({"volumes": [{"downwardAPI": {"fields": [
             {"resourceFieldRef": {"containerName": "compute", "resource": "limits.memory"}}]}}]}),
+        ),
+        (
+            "volumes[].containerPath",
+            json!({"domain": {"devices": {"filesystems": [{"name": "a", "virtiofs": {}}]}},
+                "volumes": [{"containerPath": {"path": "/p"}}]}),
         ),
         ("volumes[].sysprep", json!({"volumes": [{"name": "a"}]})),
     ];

@@ -1,7 +1,7 @@
 //! The rules for volumes.
 
 use serde_json::{Value, json};
-use vireo_api::spec::Cause::{Duplicate, Invalid, NotSupported, Required};
+use vireo_api::spec::Cause::{Duplicate, Invalid, NotSupported, Required, TooMany};
 
 use super::manifest::with_spec;
 use super::rules::each_is_refused;
@@ -112,11 +112,74 @@ fn volumes() {
             Invalid,
         ),
     ];
-    for name in ["downwardMetrics", "memoryDump", "containerPath"] {
+    for (directory, field) in [
+        (json!({"path": "/etc/app"}), ""),
+        (json!({"path": "etc"}), ".path"),
+        (json!({"path": "/var/run/kubevirt-private/x"}), ".path"),
+        (json!({"path": "/etc/../proc"}), ".path"),
+        (json!({"path": "/etc/app", "readOnly": false}), ".readOnly"),
+    ] {
+        let mut change = source(json!({"containerPath": directory}));
+        if !field.is_empty() {
+            let name = change["volumes"][1]["name"].clone();
+            change["domain"] = json!({"devices": {"filesystems": [{"name": name, "virtiofs": {}}]}});
+        }
+        rows.push((change, format!("[2].containerPath{field}").leak(), Invalid));
+    }
+    for name in ["downwardMetrics", "memoryDump"] {
         let field: &'static str = format!("[2].{name}").leak();
         rows.push((source(json!({name: {}})), field, NotSupported));
     }
     each_is_refused(with_spec, "spec.volumes", rows);
+}
+
+#[test]
+fn volumes_that_are_shared_as_file_systems() {
+    let shared = |filesystems: Value, volume: Value| {
+        let mut more = json!({"name": "more"});
+        super::manifest::merge(&mut more, volume);
+        json!({"domain": {"devices": {"filesystems": filesystems}}, "volumes": ["+", more]})
+    };
+    let one = || json!([{"name": "more", "virtiofs": {}}]);
+    for (volume, read_only) in [
+        (json!({"configMap": {"name": "c"}}), true),
+        (json!({"persistentVolumeClaim": {"claimName": "c"}}), false),
+        (json!({"dataVolume": {"name": "c"}}), false),
+        (json!({"persistentVolumeClaim": {"claimName": "c", "readOnly": true}}), true),
+        (json!({"containerPath": {"path": "/etc/app/"}}), true),
+    ] {
+        let vm =
+            with_spec(shared(one(), volume.clone())).unwrap_or_else(|report| panic!("{volume}: {report}"));
+        let [filesystem] = vm.filesystems() else { panic!("{volume}: {:?}", vm.filesystems()) };
+        assert_eq!((filesystem.name(), filesystem.is_read_only()), ("more", read_only), "{volume}");
+        assert!(vm.disks().iter().all(|disk| disk.name() != "more"), "{volume}");
+    }
+    let map = || json!({"configMap": {"name": "c"}});
+    let twice = json!([{"name": "more", "virtiofs": {}}, {"name": "more", "virtiofs": {}}]);
+    let mut of_a_disk = shared(one(), map());
+    of_a_disk["domain"]["devices"]["disks"] = json!(["+", {"name": "more"}]);
+    let many: Vec<Value> =
+        (0..17).map(|number| json!({"name": format!("f{number}"), "virtiofs": {}})).collect();
+    let maps: Vec<Value> =
+        (0..17).map(|number| json!({"name": format!("f{number}"), "configMap": {"name": "c"}})).collect();
+    let mut too_many = json!({"domain": {"devices": {"filesystems": many}}, "volumes": ["+"]});
+    too_many["volumes"].as_array_mut().unwrap().extend(maps);
+    each_is_refused(
+        with_spec,
+        "spec.domain.devices.filesystems",
+        vec![
+            (shared(one(), json!({"emptyDisk": {"capacity": "1Gi"}})), "[0].name", Invalid),
+            (
+                shared(one(), json!({"persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}})),
+                "[0].name",
+                Invalid,
+            ),
+            (shared(json!([{"name": "more"}]), map()), "[0].virtiofs", Required),
+            (shared(twice, map()), "[1].name", Duplicate),
+            (of_a_disk, "[0].name", Invalid),
+            (too_many, "", TooMany),
+        ],
+    );
 }
 
 #[test]

@@ -231,8 +231,10 @@ impl VmiReconciler {
         let record = self.known()?;
         let oom_score_adj = Some(oom_score_adj(vm, node_memory()));
         let (node, settings) = (Arc::clone(&self.node), self.node.settings.clone());
+        let dedicated = vm.dedicated_cpus();
         run_blocking("FailedLauncher", move || {
             let user = node.give_user(record.uid, &record.dir).map_err(sync_error("FailedLauncher"))?;
+            node.give_cpus(&record.dir, dedicated).map_err(sync_error("TooFewCPUs"))?;
             filesystems::write(&record.dir.filesystems(), &filesystems).map_err(|error| SyncError {
                 reason: FAILED_MOUNT,
                 message: format!("cannot make the file systems that the guest shares: {error}"),

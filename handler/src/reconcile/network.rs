@@ -87,6 +87,8 @@ impl VmiReconciler {
 
     pub(super) async fn release_network(&mut self) -> Done {
         let mut record = self.known()?;
+        // Other VMs may have its CPUs, too. It may have had none.
+        let _ = std::fs::remove_file(record.dir.cpus());
         let Some(plan) = record.plan.take() else { return Ok(()) };
         self.end_leftovers().await?;
         remove_network(plan.clone()).await?;

@@ -18,6 +18,7 @@ use crate::manifests::Origin;
 use crate::network::{Uplink, first_of_each_family};
 use crate::resolve;
 use crate::settings::Runtime;
+use crate::state::read_json;
 
 impl VmiReconciler {
     /// Updates and publishes the status, and writes it when the reconciler `waits` for a change: what follows at once is
@@ -112,8 +113,11 @@ impl VmiReconciler {
         prepared: &crate::storage::Prepared,
         uplink: &Uplink,
     ) -> vireo_proto::launcher::LaunchRequest {
+        // Those of Pods are the kubelet's to give.
+        let cpus: Vec<u32> = read_json(&record.dir.cpus()).ok().flatten().unwrap_or_default();
         let facts = resolve::Facts {
             dir: &record.dir,
+            cpus: &cpus,
             prepared,
             mtu: uplink.mtu,
             has_ipv6: uplink.has_ipv6(),

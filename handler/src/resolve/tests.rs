@@ -35,6 +35,7 @@ fn resolve_with(
         vm,
         &Facts {
             dir: &dir,
+            cpus: &[4, 5],
             prepared,
             mtu: 1400,
             has_ipv6,
@@ -79,6 +80,22 @@ fn what_is_tuned_is_in_the_request() {
     assert_eq!(request.io_threads, Some(vireo_vmconfig::IoThreads::Shared.into()));
     assert_eq!((request.interfaces[0].pci_slot, request.interfaces[0].acpi_index), (10, 3));
     assert_eq!(request.extra_devices[0].field, "spec.domain.features.hyperv.relaxed");
+}
+
+#[test]
+fn only_a_vm_that_requests_them_has_cpus_of_its_own() {
+    let of = |cpu: &str| {
+        let vm = vm("", &format!("{{domain: {{memory: {{guest: 256Mi}}, cpu: {cpu}, devices: {{}}}}}}"));
+        (vm.dedicated_cpus(), resolve(&vm, &Prepared::default(), HypervisorChoice::Auto).cpu_placement)
+    };
+    assert_eq!(of("{cores: 2}"), (0, None));
+    let placement =
+        |isolate_emulator_thread| Some(wire::CpuPlacement { cpus: vec![4, 5], isolate_emulator_thread });
+    assert_eq!(of("{cores: 2, dedicatedCpuPlacement: true}"), (2, placement(false)));
+    assert_eq!(
+        of("{cores: 2, dedicatedCpuPlacement: true, isolateEmulatorThread: true}"),
+        (3, placement(true))
+    );
 }
 
 #[test]

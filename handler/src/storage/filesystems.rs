@@ -25,6 +25,9 @@ pub(crate) fn files(vm: &Vm, projected: &ProjectedFiles) -> Result<Vec<Files>, S
             let files = projected.get(&projected_files(filesystem.name())).cloned().unwrap_or_default();
             Ok((filesystem.name().to_owned(), files))
         }
+        FilesystemSource::ContainerPath { .. } => {
+            Err(ProjectedError::NoContainer.at(filesystem.source_field().clone()))
+        }
         FilesystemSource::Claim { .. } => {
             Err(ProjectedError::ClaimOfHost.at(filesystem.source_field().clone()))
         }

@@ -68,6 +68,9 @@ pub enum ProjectedError {
         "VMIs of files have no Kubernetes API to read from: use hostDisk, or run the VMI in a cluster or in vireo standalone"
     )]
     NoApi,
+    /// A directory of the launcher's container.
+    #[error("launchers of a single host have no container: run the VMI in a cluster")]
+    NoContainer,
     /// The file system of a claim.
     #[error(
         "claims of a single host are disks, and file systems of claims are shared in clusters: use a disk"
@@ -141,7 +144,7 @@ pub fn projections(vm: &Vm) -> Vec<Projection> {
             field: filesystem.source_field().clone(),
             source: projected.source().clone(),
         }),
-        FilesystemSource::Claim { .. } => None,
+        FilesystemSource::ContainerPath { .. } | FilesystemSource::Claim { .. } => None,
     });
     let credentials = vm.access_credentials().iter().map(of_credential);
     vm.fixed_disks().flat_map(of_disk).chain(shared).chain(credentials).collect()

@@ -59,6 +59,7 @@ async fn start_vm(
         host.kvm = Some(open_kvm()?);
     }
     let (owner, end) = guest();
+    let pinning = host.pinning.take();
     let config = plan::vm_config(&launch, host)?.with_notices(notice_sender(end.events.clone()));
     let display = display::open(&launch)?;
     let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
@@ -79,7 +80,12 @@ async fn start_vm(
         current: controls.clone(),
         stalls,
     };
-    let threads = seccomp.restrict().map_err(|error| fault(Code::HostResource, chain(&error)))?;
+    let pin = move |kind| {
+        if let Some(pinning) = &pinning {
+            pinning.pin_this(kind);
+        }
+    };
+    let threads = seccomp.restrict(pin).map_err(|error| fault(Code::HostResource, chain(&error)))?;
     let config = config.with_thread_hook(threads);
     let vm_thread =
         VmThread { config, launch, output: port.output, events, current, desired, _display: display };

@@ -35,6 +35,7 @@ pub use process::find_binary;
 use self::event_loop::Beside;
 use super::{Guest, Hypervisor, Starting};
 use crate::console::Port;
+use crate::fault::{Code, fault_at};
 use crate::host::{HostFirmware, HostResources};
 use crate::launch::Launch;
 
@@ -83,10 +84,18 @@ impl Qemu {
         };
         let arguments = command_line::arguments(launch, &resources);
         let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
+        let pinned = host.pinning.clone().zip(process.child.id().and_then(|pid| i32::try_from(pid).ok()));
         let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        event_loop::start(process, Beside { tpm, filesystems }, agent, launch).await
+        let guest = event_loop::start(process, Beside { tpm, filesystems }, agent, launch).await?;
+        if let Some((pinning, pid)) = pinned {
+            // Without its owner, the guest ends.
+            let field = &launch.fields.dedicated_cpus;
+            let failed = |error| fault_at(Code::HostResource, field, format!("{field}: {error}"));
+            pinning.pin_qemu(pid).map_err(failed)?;
+        }
+        Ok(guest)
     }
 }
 

@@ -5,7 +5,8 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
 use vireo_vmconfig::{
-    AcpiTable, DeviceRequest, DiskBus, DiskSource, HugePage, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video,
+    AcpiTable, CpuPlacement, DeviceRequest, DiskBus, DiskSource, HugePage, MAX_QUEUE_PAIRS, NicModel,
+    RebootPolicy, Video,
 };
 
 use super::types::*;
@@ -77,6 +78,10 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 hypervisor,
                 fields: request.fields.unwrap_or_default().into(),
                 cpu,
+                cpu_placement: request.cpu_placement.map(|placement| CpuPlacement {
+                    cpus: placement.cpus,
+                    isolate_emulator_thread: placement.isolate_emulator_thread,
+                }),
                 memory_bytes: request.memory_bytes,
                 huge_page,
                 tpm_state,

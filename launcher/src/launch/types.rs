@@ -6,8 +6,8 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    AcpiTable, BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, HugePage, IoThreads, MacAddr,
-    NicModel, PciSlot, RebootPolicy, Smbios, Video,
+    AcpiTable, BootSource, Cpu, CpuPlacement, DeviceRequest, DiskSource, FieldPaths, HugePage, IoThreads,
+    MacAddr, NicModel, PciSlot, RebootPolicy, Smbios, Video,
 };
 
 /// The requested VM, for either hypervisor.
@@ -21,6 +21,8 @@ pub struct Launch {
     pub fields: FieldPaths,
     /// vCPUs.
     pub cpu: Cpu,
+    /// The CPUs of the host that it has for itself, if it has.
+    pub cpu_placement: Option<CpuPlacement>,
     /// Guest RAM in bytes; never zero.
     pub memory_bytes: u64,
     /// The huge pages that back it; those of the hypervisor's choice otherwise.

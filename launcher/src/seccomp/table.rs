@@ -148,6 +148,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allow(S::rseq, All, "start of a thread"),
     allow(S::sigaltstack, All, "start and end of a thread"),
     allow(S::sched_getaffinity, All, "start of a thread: std asks for its stack"),
+    when(S::sched_setaffinity, &[ITSELF], All, "threads of a VM that has CPUs for itself, when they start"),
     allow(S::sched_yield, All, "locks"),
     allow(S::sched_getscheduler, All, "transmit queues: whether their thread is scheduled as usual"),
     when(S::sched_setscheduler, &[ITSELF, USUAL], All, "transmit queues that take frames one by one"),

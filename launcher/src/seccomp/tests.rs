@@ -112,7 +112,7 @@ fn ptrace() -> i64 {
 
 /// The kind of thread whose filters hold for what follows.
 fn restrict(seccomp: Seccomp, kind: Option<Thread>) {
-    let _hook = seccomp.restrict().unwrap();
+    let _hook = seccomp.restrict(|_| {}).unwrap();
     for filter in kind.into_iter().flat_map(|kind| compile(kind, &SeccompAction::Trap).unwrap()) {
         apply_filter(&filter).unwrap();
     }

@@ -98,6 +98,10 @@ impl Session {
         });
         self.status.send_modify(|status| status.vnc_socket.clone_from(&launch.vnc_socket));
         let mut host = host::open(&launch, kind, self.node.firmware(), self.node.files())?;
+        if let Some(pinning) = &host.pinning {
+            let field = &launch.fields.dedicated_cpus;
+            pinning.confine_process().map_err(|error| fault_at(Code::HostResource, field, chain(&error)))?;
+        }
         let vsock_cid = host.vsock.as_ref().map_or(0, |vsock| vsock.cid);
         self.publish_changed(|state| state.vsock_cid = vsock_cid);
         host.agent = self

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
 };
-use vireo_api::names::{CPU_FEATURE_LABELS, CPU_MODEL_LABELS, SCHEDULABLE_LABEL};
+use vireo_api::names::{CPU_FEATURE_LABELS, CPU_MANAGER_LABEL, CPU_MODEL_LABELS, SCHEDULABLE_LABEL};
 use vireo_api::v1::{Cpu, VirtualMachineInstance};
 
 use crate::config::{ARCHITECTURE, ClusterConfig};
@@ -30,6 +30,9 @@ pub(super) fn node_selector(
     ]);
     selector.extend(config.node_selectors.clone());
     selector.extend(spec.node_selector.clone());
+    if super::template::has_dedicated_cpus(vmi) {
+        selector.insert(CPU_MANAGER_LABEL.to_owned(), "true".to_owned());
+    }
     let Some(cpu) = spec.domain.cpu.as_deref() else { return selector };
     let model = Some(&cpu.model).filter(|model| !MODELS_OF_ANY_NODE.contains(&model.as_str()));
     let model = model.map(|model| format!("{CPU_MODEL_LABELS}{model}"));

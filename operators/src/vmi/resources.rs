@@ -48,10 +48,11 @@ impl Requests {
         let overhead = if overcommits { 0 } else { overhead(vmi, native, config) };
         let cpu = domain.cpu.as_deref();
         let dedicated = cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true));
-        let all = vcpus(cpu).saturating_mul(DEDICATED);
+        let isolated = dedicated && cpu.is_some_and(|cpu| cpu.isolate_emulator_thread == Some(true));
+        let all = vcpus(cpu).saturating_add(u64::from(isolated)).saturating_mul(DEDICATED);
         let share = if dedicated { all } else { all.div_ceil(config.cpu_allocation_ratio.max(1)) };
         let requested = resources.requests.get("cpu").or_else(|| resources.limits.get("cpu"));
-        let requested = requested.and_then(|given| MilliCpus::try_from(given).ok());
+        let requested = requested.filter(|_| !dedicated).and_then(|given| MilliCpus::try_from(given).ok());
         Self {
             memory: guest.saturating_add(overhead),
             huge_pages,
@@ -126,6 +127,12 @@ mod tests {
                 json!({"memory": guest, "cpu": {"cores": 2, "dedicatedCpuPlacement": true}}),
                 64 * MI + QEMU,
                 2000,
+            ),
+            (
+                json!({"memory": guest, "cpu": {"cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true},
+                    "resources": {"limits": {"cpu": 2}}}),
+                64 * MI + QEMU,
+                3000,
             ),
             (
                 json!({"memory": guest, "resources": {"requests": {"memory": "32Mi", "cpu": "10m"}}}),

@@ -136,8 +136,37 @@ pub fn launcher_pod(
         super::images::add(spec, vmi, &launcher.image, config, images);
         super::projected::add(spec, vmi);
         super::claims::add(&mut pod, vmi, claims);
+        if has_dedicated_cpus(vmi) {
+            guarantee(&mut pod);
+        }
     }
     Ok(pod)
+}
+
+/// Whether an instance has CPUs of its node for itself.
+pub(super) fn has_dedicated_cpus(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true))
+}
+
+/// Has a Pod be of the QoS class Guaranteed, whose containers get CPUs for themselves: each requests what it is limited to.
+/// That of the launcher is limited to what it requests.
+fn guarantee(pod: &mut Pod) {
+    const RESOURCES: [&str; 2] = ["cpu", "memory"];
+    let Some(spec) = pod.spec.as_mut() else { return };
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        let resources = container.resources.get_or_insert_default();
+        let (requests, limits) =
+            (resources.requests.get_or_insert_default(), resources.limits.get_or_insert_default());
+        for name in RESOURCES {
+            if container.name == COMPUTE
+                && let Some(request) = requests.get(name)
+            {
+                limits.insert(name.to_owned(), request.clone());
+            } else if let Some(limit) = limits.get(name) {
+                requests.insert(name.to_owned(), limit.clone());
+            }
+        }
+    }
 }
 
 /// What the launcher requests of its node.
@@ -448,6 +477,33 @@ mod tests {
             {"name": "ephemeral-disks", "mountPath": DISKS_DIRECTORY, "readOnly": true}]);
         assert_eq!(container["volumeMounts"], mounts);
         assert_eq!(container["command"][2], format!("{SOCKETS_DIRECTORY}/launcher.sock"));
+    }
+
+    #[test]
+    fn a_pod_with_cpus_for_itself_is_guaranteed() {
+        let cpu = json!({"cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true});
+        let pod = rendered_for(
+            StartedBy::Kubelet,
+            json!({"metadata": {"name": "demo"}, "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "cpu": cpu, "devices": {"logSerialConsole": true}},
+                "volumes": [{"name": "root", "containerDisk": {"image": "example.com/d:1"}}],
+            }}),
+            None,
+        );
+        let spec = &pod["spec"];
+        assert_eq!(spec["nodeSelector"]["cpumanager"], "true");
+        assert_eq!(spec["containers"][0]["resources"]["limits"]["cpu"], "3000m");
+        let all = [&spec["containers"], &spec["initContainers"]]
+            .map(|list| list.as_array().cloned().unwrap_or_default());
+        let all = all.concat();
+        assert!(all.len() > 2, "{all:?}");
+        for container in all {
+            let resources = &container["resources"];
+            for name in ["cpu", "memory"] {
+                assert!(resources["limits"][name].is_string(), "{container}");
+                assert_eq!(resources["requests"][name], resources["limits"][name], "{container}");
+            }
+        }
     }
 
     #[test]

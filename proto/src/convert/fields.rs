@@ -10,6 +10,7 @@ macro_rules! convert {
                     memory: fields.memory,
                     huge_pages: fields.huge_pages,
                     cpu_model: fields.cpu_model,
+                    dedicated_cpus: fields.dedicated_cpus,
                     cpu_features: fields.cpu_features,
                     firmware: fields.firmware,
                     bootloader: fields.bootloader,
@@ -50,6 +51,7 @@ mod tests {
             disks: "11".to_owned(),
             video: "12".to_owned(),
             io_threads: "13".to_owned(),
+            dedicated_cpus: "15".to_owned(),
             huge_pages: "14".to_owned(),
         };
         assert_eq!(FieldPaths::from(wire::FieldPaths::from(expected.clone())), expected);

@@ -157,10 +157,10 @@ sections! {
     }
     "CPU" {
         Both "domain.cpu.cores", "at most 254 vCPUs";
-        Refused "domain.cpu.dedicatedCpuPlacement", "vCPUs are not pinned yet";
+        Both "domain.cpu.dedicatedCpuPlacement", "in clusters, of nodes with the static CPU manager";
         Qemu "domain.cpu.features[].name", "";
         Qemu "domain.cpu.features[].policy", "`require` and `forbid` select the node; `force` is `optional`";
-        Refused "domain.cpu.isolateEmulatorThread", "vCPUs are not pinned yet";
+        Both "domain.cpu.isolateEmulatorThread", "one more CPU";
         NoEffect "domain.cpu.maxSockets", "vCPUs are not hotplugged yet";
         Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are on `qemu`";
         Refused "domain.cpu.numa.guestMappingPassthrough", "guests have one NUMA node";
@@ -318,8 +318,8 @@ sections! {
         Both "volumes[].containerDisk.imagePullPolicy", "for images of registries";
         Both "volumes[].containerDisk.imagePullSecret", "for images of registries";
         Both "volumes[].containerDisk.path", "";
-        Refused "volumes[].containerPath.path", "directories of the launcher are not shared";
-        Refused "volumes[].containerPath.readOnly", "directories of the launcher are not shared";
+        Qemu "volumes[].containerPath.path", "in clusters; of file systems";
+        Qemu "volumes[].containerPath.readOnly", "false is refused, as by KubeVirt";
         Qemu "volumes[].dataVolume.hotpluggable", "";
         Both "volumes[].dataVolume.name", "its claim";
         Both "volumes[].downwardAPI.fields[].fieldRef.apiVersion", "";
