@@ -43,7 +43,7 @@ fn cpus(standalone: &Standalone<'_>, uid: &str, names: &str) -> Result<Vec<Strin
     let line = format!(
         "for process in /proc/[0-9]*; do \
          grep -qE '^(virt-launcher|qemu-system-x86)' $process/comm 2>/dev/null || continue; \
-         grep -qF {uid} $process/cmdline 2>/dev/null || continue; \
+         grep -qF {uid} $process/cgroup 2>/dev/null || continue; \
          for task in $process/task/*; do \
          if grep -qE '{names}' $task/comm 2>/dev/null; then \
          sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' $task/status; fi; done; done | sort -u"

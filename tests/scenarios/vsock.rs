@@ -34,6 +34,7 @@ fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<(G
     standalone.kubectl(&format!("wait --for=condition=Ready --timeout=120s vmi/{name}"), None)?.ok();
     let mut guest = standalone.console(name)?;
     guest.ready()?;
+    guest.run("modprobe vmw_vsock_virtio_transport", SOON)?;
     let cid = standalone.json(&format!("get vmi {name}"))?["status"]["VSOCKCID"].as_u64().unwrap_or_default();
     assert!(cid >= 3, "{cid}");
     Ok((guest, cid))
