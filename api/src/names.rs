@@ -22,6 +22,8 @@ pub const COMPONENT_LABEL: &str = "kubevirt.io";
 pub const LAUNCHER: &str = "virt-launcher";
 /// The label of a launcher Pod with the UID of its VMI.
 pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
+/// The label of a launcher Pod by which Services select it: [`vmi_id`]; KubeVirt's.
+pub const VMI_ID_LABEL: &str = "vmi.kubevirt.io/id";
 /// The label of a VMI whose launcher runs another image than this release's; KubeVirt's.
 pub const OUTDATED_LABEL: &str = "kubevirt.io/outdatedLauncherImage";
 /// The annotation of a launcher Pod with the image that virt-controller gave it, which other admission may replace.
@@ -83,6 +85,8 @@ const HOTPLUG_DEVICES: &str = "/dev/hotplug-disks";
 /// The container of a launcher Pod with the image of a kernel.
 pub const KERNEL_BOOT_CONTAINER: &str = "kernel-boot-volume";
 
+/// The longest value of a label.
+const LONGEST_LABEL: usize = 63;
 const DISK_CONTAINER_PREFIX: &str = "volume";
 
 /// The interface of a Pod on the pod network.
@@ -96,6 +100,17 @@ pub fn pod_interface(network: &str) -> String {
     let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 0xf]).take(INTERFACE_DIGITS);
     let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
     ["pod".to_owned(), digits.collect()].concat()
+}
+
+/// The value of [`VMI_ID_LABEL`]: the name of the VMI, else its beginning and a hash of it, as values of labels are short.
+pub fn vmi_id(name: &str) -> String {
+    if name.len() <= LONGEST_LABEL {
+        return name.to_owned();
+    }
+    let digest = Sha256::digest(name.as_bytes());
+    let hash: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let beginning: String = name.chars().take(LONGEST_LABEL - hash.len() - 1).collect();
+    format!("{beginning}-{hash}")
 }
 
 /// The container of a launcher Pod with the image of a container disk.
@@ -163,3 +178,16 @@ pub fn is_image_container(name: &str) -> bool {
 pub const HEALTHZ: &str = "/healthz";
 /// The path of what a readiness probe asks the node agent.
 pub const READYZ: &str = "/readyz";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_vmis_are_values_of_labels() {
+        assert_eq!(vmi_id("web"), "web");
+        let (one, other) = ("a".repeat(200), format!("{}b", "a".repeat(199)));
+        assert_eq!((vmi_id(&one).len(), vmi_id(&other).len()), (63, 63));
+        assert_ne!(vmi_id(&one), vmi_id(&other));
+    }
+}

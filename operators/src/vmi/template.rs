@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use vireo_api::names::{
     COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DISKS_DIRECTORY, DISKS_VOLUME, DOMAIN_ANNOTATION,
     KVM_RESOURCE, LAUNCHER, LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY,
-    SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE,
+    SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE, VMI_ID_LABEL, vmi_id,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
@@ -214,6 +214,7 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
         (COMPONENT_LABEL.to_owned(), LAUNCHER.to_owned()),
         (CREATED_BY_LABEL.to_owned(), uid.clone()),
         ("vm.kubevirt.io/name".to_owned(), label_value(name)),
+        (VMI_ID_LABEL.to_owned(), vmi_id(name)),
     ]);
     let is_own = |annotation: &str| OWN_ANNOTATIONS.iter().any(|own| annotation.starts_with(own));
     let mut annotations: BTreeMap<String, String> = annotations
@@ -442,7 +443,7 @@ mod tests {
         let metadata = &pod["metadata"];
         assert_eq!(metadata["generateName"], "virt-launcher-demo-");
         let labels = json!({"app": "x", "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "u",
-            "vm.kubevirt.io/name": "demo"});
+            "vm.kubevirt.io/name": "demo", "vmi.kubevirt.io/id": "demo"});
         assert_eq!(metadata["labels"], labels);
         let annotations = json!({"a": "b", "kubevirt.io/domain": "demo",
             "kubectl.kubernetes.io/default-container": "compute",
