@@ -13,7 +13,9 @@ mod expand;
 pub mod front_proxy;
 mod lifecycle;
 mod node;
+mod object_graph;
 pub mod server;
+mod unserved;
 mod volumes;
 
 use std::convert::Infallible;
@@ -38,6 +40,7 @@ use vireo_client::events::EventRecorder;
 pub use endpoint::{Document, Endpoint, NodeEndpoint, Operation, Path, VolumeEndpoint};
 pub use error::ApiError;
 pub use node::NodeAgents;
+pub use unserved::Unserved;
 
 use crate::vm::{self, orphan};
 
@@ -90,6 +93,8 @@ impl VirtApi {
             Endpoint::Volume(endpoint) => volumes::serve(self, endpoint, request).await,
             Endpoint::ExpandSpec(key) => expand::of_stored(self, key, request.method()).await,
             Endpoint::ExpandVmSpec(namespace) => expand::of_given(self, namespace, request).await,
+            Endpoint::ObjectGraph(kind, key) => object_graph::serve(self, kind, key, request).await,
+            Endpoint::Unserved(unserved) => Err(unserved.refusal()),
             Endpoint::Node(endpoint) => node::serve(self, endpoint, request).await,
         };
         served.unwrap_or_else(ApiError::into_response)

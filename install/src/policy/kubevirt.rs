@@ -40,11 +40,32 @@ const CHOICES: [&str; 4] = [
     "virtualmachinepreferences",
 ];
 /// What shows nothing that a guest would mind.
-const SEEN: [&str; 4] = [
+const SEEN: [&str; 6] = [
     "virtualmachineinstances/filesystemlist",
     "virtualmachineinstances/guestosinfo",
+    "virtualmachineinstances/objectgraph",
     "virtualmachineinstances/userlist",
     "virtualmachines/expand-spec",
+    "virtualmachines/objectgraph",
+];
+/// What is read by those who have what lets one into a guest, and is refused with a reason.
+const UNSERVED_READS: [&str; 4] = [
+    "virtualmachineinstances/sev/fetchcertchain",
+    "virtualmachineinstances/sev/querylaunchmeasurement",
+    "virtualmachineinstances/usbredir",
+    "virtualmachineinstances/vsock",
+];
+/// Requests that are refused with a reason, as far as KubeVirt lets those who edit send them.
+const UNSERVED_UPDATES: [&str; 9] = [
+    "virtualmachineinstances/backup",
+    "virtualmachineinstances/freeze",
+    "virtualmachineinstances/sev/injectlaunchsecret",
+    "virtualmachineinstances/sev/setupsession",
+    "virtualmachineinstances/unfreeze",
+    "virtualmachines/evacuate/cancel",
+    "virtualmachines/memorydump",
+    "virtualmachines/migrate",
+    "virtualmachines/removememorydump",
 ];
 /// What lets one into a guest.
 const ENTERED: [&str; 5] = [
@@ -124,6 +145,7 @@ fn api() -> Vec<Value> {
         rule(&["get"], INSTANCETYPES, &CHOICES),
         rule(&["get"], "apps", &["controllerrevisions"]),
         rule(&["get"], "", &["persistentvolumeclaims"]),
+        rule(&["list"], "", &["pods"]),
         rule(&["create", "patch"], "", &["events"]),
     ]
 }
@@ -220,8 +242,8 @@ fn full(verbs: &[&str]) -> Vec<Value> {
         rule(verbs, GROUP, &WORKLOADS),
         rule(verbs, POOLS, &["virtualmachinepools"]),
         rule(verbs, INSTANCETYPES, &CHOICES),
-        rule(&["get"], SUBRESOURCES, &[&ENTERED[..], &SEEN].concat()),
-        rule(&["update"], SUBRESOURCES, &STEERED),
+        rule(&["get"], SUBRESOURCES, &[&ENTERED[..], &SEEN, &UNSERVED_READS].concat()),
+        rule(&["update"], SUBRESOURCES, &[&STEERED[..], &UNSERVED_UPDATES].concat()),
         rule(&scaled, GROUP, &["virtualmachineinstancereplicasets/scale"]),
         rule(&scaled, POOLS, &["virtualmachinepools/scale"]),
     ]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vireo_client::Kind;
 
-use super::endpoint::{ADD_VOLUME, AGENT, CONTROLS, Document, REMOVE_VOLUME};
+use super::endpoint::{ADD_VOLUME, AGENT, CONTROLS, Document, OBJECT_GRAPH, REMOVE_VOLUME};
 use super::{GROUP, VERSIONS};
 
 const CONNECTIONS: [&str; 4] = ["console", "portforward", "vnc", "vnc/screenshot"];
@@ -43,6 +43,7 @@ pub fn resources() -> Vec<Value> {
             "verbs": ["get"]})
     }));
     resources.extend(AGENT.map(|name| subresource(Kind::VMI, name, "get")));
+    resources.extend([Kind::VM, Kind::VMI].map(|kind| subresource(kind, OBJECT_GRAPH, "get")));
     let updates = CONTROLS.into_iter().chain([ADD_VOLUME, REMOVE_VOLUME]);
     resources.extend(updates.map(|name| subresource(Kind::VMI, name, "update")));
     resources.extend(VM_UPDATES.map(|name| subresource(Kind::VM, name, "update")));

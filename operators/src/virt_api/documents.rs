@@ -25,7 +25,7 @@ pub(super) async fn serve(
         Document::Health => Ok(health(&server.client).await),
         Document::Guestfs => {
             let message = "guestfs runs in a Pod, and Vireo has no image for it: attach the claim to a VM";
-            Err(ApiError::not_found(message))
+            Err(ApiError::bad_request(message))
         }
     }
 }

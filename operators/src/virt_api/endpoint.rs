@@ -3,6 +3,7 @@
 use vireo_api::spec::is_dns_subdomain;
 use vireo_client::{Kind, ObjectKey};
 
+use super::unserved::Unserved;
 use super::{ApiError, GROUP, VERSIONS};
 
 /// A port of the guest.
@@ -15,6 +16,7 @@ pub(super) const AGENT: [&str; 3] = ["filesystemlist", "guestosinfo", "userlist"
 pub(super) const CONTROLS: [&str; 4] = ["pause", "reset", "softreboot", "unpause"];
 pub(super) const ADD_VOLUME: &str = "addvolume";
 pub(super) const REMOVE_VOLUME: &str = "removevolume";
+pub(super) const OBJECT_GRAPH: &str = "objectgraph";
 
 /// A path below a version of [`GROUP`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +76,12 @@ pub enum Endpoint {
     ExpandSpec(ObjectKey),
     /// `expand-vm-spec` of a VM that the request carries, in this namespace.
     ExpandVmSpec(String),
+    /// `objectgraph` of a VM or a VMI.
+    ObjectGraph(Kind, ObjectKey),
     /// What the agent of a VMI's node answers.
     Node(NodeEndpoint),
+    /// KubeVirt has it, and it is refused.
+    Unserved(Unserved),
 }
 
 /// A document about KubeVirt.
@@ -152,7 +158,9 @@ impl Endpoint {
             | Self::Lifecycle(..)
             | Self::Volume(_)
             | Self::ExpandSpec(_)
-            | Self::ExpandVmSpec(_) => false,
+            | Self::ExpandVmSpec(_)
+            | Self::ObjectGraph(..)
+            | Self::Unserved(_) => false,
         }
     }
 
@@ -161,8 +169,12 @@ impl Endpoint {
             return None;
         }
         let Some(namespace) = path.namespace else {
+            if path.name.is_some() {
+                return None;
+            }
             let document = Document::ALL.into_iter().find(|document| document.name() == path.resource);
-            return document.filter(|_| path.name.is_none()).map(Self::Document);
+            let unserved = || Unserved::document(path.resource).map(Self::Unserved);
+            return document.map(Self::Document).or_else(unserved);
         };
         // As part of a path, only a valid name means the object of that name.
         if !is_dns_subdomain(namespace) || !path.name.is_none_or(is_dns_subdomain) {
@@ -181,10 +193,14 @@ impl Endpoint {
             ["expand-spec"] if of_vm => return Some(Self::ExpandSpec(key)),
             [ADD_VOLUME] => return Some(Self::Volume(VolumeEndpoint { kind, key, adds: true })),
             [REMOVE_VOLUME] => return Some(Self::Volume(VolumeEndpoint { kind, key, adds: false })),
+            [OBJECT_GRAPH] => return Some(Self::ObjectGraph(kind, key)),
             ["start"] => Operation::Start,
             ["stop"] => Operation::Stop,
             ["restart"] => Operation::Restart,
-            subresource => return node(key, of_vm, subresource),
+            subresource => {
+                let unserved = Unserved::of_object(kind, subresource).map(Self::Unserved);
+                return unserved.or_else(|| node(key, of_vm, subresource));
+            }
         };
         of_vm.then_some(Self::Lifecycle(key, operation))
     }
@@ -246,7 +262,8 @@ mod tests {
     #[test]
     fn what_is_not_served_is_not_found() {
         for path in [
-            "v1/namespaces/a/virtualmachineinstances/b/freeze",
+            "v1/namespaces/a/virtualmachines/b/freeze",
+            "v1/namespaces/a/virtualmachineinstances/b/sev",
             "v1/namespaces/a/virtualmachineinstances/b/start",
             "v1/namespaces/a/virtualmachineinstances/b",
             "v1/namespaces/a/virtualmachines/b/console",
@@ -262,6 +279,76 @@ mod tests {
             "v2/namespaces/a/virtualmachines/b/start",
         ] {
             assert_eq!(at(path), None, "{path}");
+        }
+    }
+
+    /// KubeVirt's subresources, and what becomes of each: `-` is refused with a reason, as are documents.
+    const ROUTES: [(&str, &str); 46] = [
+        ("version", "document"),
+        ("healthz", "document"),
+        ("guestfs", "document"),
+        ("start-cluster-profiler", "-"),
+        ("stop-cluster-profiler", "-"),
+        ("dump-cluster-profiler", "-"),
+        ("namespaces/a/expand-vm-spec", "expand"),
+        ("namespaces/a/virtualmachines/b/start", "lifecycle"),
+        ("namespaces/a/virtualmachines/b/stop", "lifecycle"),
+        ("namespaces/a/virtualmachines/b/restart", "lifecycle"),
+        ("namespaces/a/virtualmachines/b/migrate", "-"),
+        ("namespaces/a/virtualmachines/b/expand-spec", "expand"),
+        ("namespaces/a/virtualmachines/b/portforward/22", "node"),
+        ("namespaces/a/virtualmachines/b/portforward/22/tcp", "node"),
+        ("namespaces/a/virtualmachines/b/addvolume", "volume"),
+        ("namespaces/a/virtualmachines/b/removevolume", "volume"),
+        ("namespaces/a/virtualmachines/b/memorydump", "-"),
+        ("namespaces/a/virtualmachines/b/removememorydump", "-"),
+        ("namespaces/a/virtualmachines/b/objectgraph", "graph"),
+        ("namespaces/a/virtualmachines/b/evacuate/cancel", "-"),
+        ("namespaces/a/virtualmachineinstances/b/console", "node"),
+        ("namespaces/a/virtualmachineinstances/b/vnc", "node"),
+        ("namespaces/a/virtualmachineinstances/b/vnc/screenshot", "node"),
+        ("namespaces/a/virtualmachineinstances/b/usbredir", "-"),
+        ("namespaces/a/virtualmachineinstances/b/vsock", "-"),
+        ("namespaces/a/virtualmachineinstances/b/portforward/22", "node"),
+        ("namespaces/a/virtualmachineinstances/b/portforward/22/udp", "node"),
+        ("namespaces/a/virtualmachineinstances/b/pause", "node"),
+        ("namespaces/a/virtualmachineinstances/b/unpause", "node"),
+        ("namespaces/a/virtualmachineinstances/b/freeze", "-"),
+        ("namespaces/a/virtualmachineinstances/b/unfreeze", "-"),
+        ("namespaces/a/virtualmachineinstances/b/reset", "node"),
+        ("namespaces/a/virtualmachineinstances/b/softreboot", "node"),
+        ("namespaces/a/virtualmachineinstances/b/guestosinfo", "node"),
+        ("namespaces/a/virtualmachineinstances/b/userlist", "node"),
+        ("namespaces/a/virtualmachineinstances/b/filesystemlist", "node"),
+        ("namespaces/a/virtualmachineinstances/b/addvolume", "volume"),
+        ("namespaces/a/virtualmachineinstances/b/removevolume", "volume"),
+        ("namespaces/a/virtualmachineinstances/b/objectgraph", "graph"),
+        ("namespaces/a/virtualmachineinstances/b/evacuate/cancel", "-"),
+        ("namespaces/a/virtualmachineinstances/b/sev/fetchcertchain", "-"),
+        ("namespaces/a/virtualmachineinstances/b/sev/querylaunchmeasurement", "-"),
+        ("namespaces/a/virtualmachineinstances/b/sev/setupsession", "-"),
+        ("namespaces/a/virtualmachineinstances/b/sev/injectlaunchsecret", "-"),
+        ("namespaces/a/virtualmachineinstances/b/backup", "-"),
+        ("namespaces/a/virtualmachineinstances/b/redefine-checkpoint", "-"),
+    ];
+
+    #[test]
+    fn each_subresource_of_kubevirt_is_served_or_refused_with_a_reason() {
+        for version in VERSIONS {
+            for (route, expected) in ROUTES {
+                let endpoint = at(&format!("{version}/{route}"));
+                let found = match &endpoint {
+                    Some(Endpoint::Document(_)) => "document",
+                    Some(Endpoint::Lifecycle(..)) => "lifecycle",
+                    Some(Endpoint::Volume(_)) => "volume",
+                    Some(Endpoint::ExpandSpec(_) | Endpoint::ExpandVmSpec(_)) => "expand",
+                    Some(Endpoint::ObjectGraph(..)) => "graph",
+                    Some(Endpoint::Node(_)) => "node",
+                    Some(Endpoint::Unserved(_)) => "-",
+                    None => "not found",
+                };
+                assert_eq!(found, expected, "{version}/{route}");
+            }
         }
     }
 

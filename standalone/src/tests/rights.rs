@@ -190,7 +190,7 @@ async fn authenticated_users_learn_the_version() {
         let (code, reported) = world.as_ada("GET", &format!("{base}/version"), Value::Null).await;
         assert_eq!((code, reported["gitVersion"].is_string()), (200, true), "{reported}");
         let (code, reported) = world.as_ada("GET", &format!("{base}/guestfs"), Value::Null).await;
-        assert_eq!((code, &reported["reason"]), (404, &json!("NotFound")), "{reported}");
+        assert_eq!((code, &reported["reason"]), (400, &json!("BadRequest")), "{reported}");
         assert_eq!(world.as_ada("GET", &format!("{base}/healthz"), Value::Null).await.0, 403);
         let (code, reported) = world.ask("GET", &format!("{base}/healthz"), Value::Null).await;
         assert_eq!((code, &reported["apiserver"]["connectivity"]), (200, &json!("ok")), "{reported}");

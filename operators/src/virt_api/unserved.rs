@@ -1,0 +1,74 @@
+//! Subresources and documents of KubeVirt's API that are not served, each with its reason.
+
+use vireo_client::Kind;
+
+use super::ApiError;
+
+const SEV: &str =
+    "memory of guests is not encrypted on the nodes of Vireo: spec.domain.launchSecurity is refused";
+const MIGRATION: &str = "VirtualMachineInstances are not migrated yet";
+const PROFILER: &str = "there is no cluster profiler";
+const DUMP: &str = "memory dumps are not taken yet";
+const BACKUP: &str = "backups are not taken yet";
+const FREEZE: &str = "file systems of guests are not frozen yet";
+
+/// What is not served, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unserved {
+    /// The path below the name of an object, or below the version.
+    name: &'static str,
+    /// What is missing.
+    why: &'static str,
+}
+
+/// Subresources of a VirtualMachineInstance.
+const OF_VMI: [Unserved; 11] = [
+    Unserved { name: "backup", why: BACKUP },
+    Unserved { name: "evacuate/cancel", why: MIGRATION },
+    Unserved { name: "freeze", why: FREEZE },
+    Unserved { name: "redefine-checkpoint", why: BACKUP },
+    Unserved { name: "sev/fetchcertchain", why: SEV },
+    Unserved { name: "sev/injectlaunchsecret", why: SEV },
+    Unserved { name: "sev/querylaunchmeasurement", why: SEV },
+    Unserved { name: "sev/setupsession", why: SEV },
+    Unserved { name: "unfreeze", why: FREEZE },
+    Unserved {
+        name: "usbredir",
+        why: "USB devices of clients are not redirected: clientPassthrough is refused",
+    },
+    Unserved { name: "vsock", why: "ports of VSOCK devices are not forwarded" },
+];
+
+/// Subresources of a VirtualMachine.
+const OF_VM: [Unserved; 4] = [
+    Unserved { name: "evacuate/cancel", why: MIGRATION },
+    Unserved { name: "memorydump", why: DUMP },
+    Unserved { name: "migrate", why: MIGRATION },
+    Unserved { name: "removememorydump", why: DUMP },
+];
+
+/// Documents.
+const DOCUMENTS: [Unserved; 3] = [
+    Unserved { name: "dump-cluster-profiler", why: PROFILER },
+    Unserved { name: "start-cluster-profiler", why: PROFILER },
+    Unserved { name: "stop-cluster-profiler", why: PROFILER },
+];
+
+impl Unserved {
+    /// The subresource of a kind, if it is one of KubeVirt's.
+    pub(super) fn of_object(kind: Kind, subresource: &[&str]) -> Option<Self> {
+        let name = subresource.join("/");
+        let all: &[Self] = if kind == Kind::VM { &OF_VM } else { &OF_VMI };
+        all.iter().find(|one| one.name == name).copied()
+    }
+
+    /// The document of a name, if it is one of KubeVirt's.
+    pub(super) fn document(name: &str) -> Option<Self> {
+        DOCUMENTS.iter().find(|one| one.name == name).copied()
+    }
+
+    /// The answer: 400, as KubeVirt's for a feature that is switched off.
+    pub(super) fn refusal(self) -> ApiError {
+        ApiError::bad_request(format!("{} is not available: {}", self.name, self.why))
+    }
+}
