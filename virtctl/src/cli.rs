@@ -1,4 +1,7 @@
+mod admin;
 mod create;
+mod credentials;
+mod expose;
 mod forward;
 mod image_upload;
 mod server;
@@ -6,11 +9,18 @@ mod volume;
 
 use std::net::IpAddr;
 
+pub(crate) use admin::{
+    Adm, AdmCommand, Guestfs, LogVerbosity, MemoryDump, MemoryDumpCommand, ObjectGraph, Usbredir, VmExport,
+};
 use clap::{Args, Parser, Subcommand};
 pub(crate) use create::{
     CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Filled,
     Infer, Volumes,
 };
+pub(crate) use credentials::{
+    AddKey, Credentials, CredentialsCommand, PublicKey, RemoveKey, SetPassword, UserSecret,
+};
+pub(crate) use expose::Expose;
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
 pub(crate) use image_upload::ImageUpload;
 pub(crate) use server::{Server, Timeout};
@@ -72,6 +82,27 @@ pub(crate) enum Command {
     Create(Create),
     /// Fill a persistent volume claim with a disk image
     ImageUpload(Box<ImageUpload>),
+    /// Expose a virtual machine as a new service
+    Expose(Expose),
+    /// Manipulate credentials on a virtual machine
+    Credentials(Credentials),
+    /// Print what a virtual machine depends on
+    #[command(name = "objectgraph")]
+    ObjectGraph(ObjectGraph),
+    /// List the permitted devices for virtual machine instances
+    PermittedDevices,
+    /// Administrate KubeVirt
+    Adm(Adm),
+    /// Dump the memory of a running virtual machine to a claim
+    MemoryDump(MemoryDump),
+    /// Redirect a local USB device to a virtual machine instance
+    #[command(name = "usbredir")]
+    Usbredir(Usbredir),
+    /// Start a shell with libguestfs' tools on a claim
+    Guestfs(Guestfs),
+    /// Export the volumes of a virtual machine
+    #[command(name = "vmexport")]
+    VmExport(VmExport),
     /// Print a virtual machine expanded with its instance type and preference
     Expand(Expand),
     /// Print the versions of virtctl and of the server

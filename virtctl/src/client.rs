@@ -112,6 +112,33 @@ impl Client {
         Ok(format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", self.namespace))
     }
 
+    /// The path of objects in the namespace, or of one of them: `core`, such as `secrets/keys`.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn core(&self, object: &str) -> Result<String, ClientError> {
+        self.server()?;
+        Ok(format!("/api/v1/namespaces/{}/{object}", self.namespace))
+    }
+
+    /// The path of objects of KubeVirt in the namespace, or of one of them.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn kubevirt(&self, object: &str) -> Result<String, ClientError> {
+        self.server()?;
+        Ok(format!("/apis/kubevirt.io/v1/namespaces/{}/{object}", self.namespace))
+    }
+
+    /// The path of a document of KubeVirt's API server.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn document(&self, name: &str) -> Result<String, ClientError> {
+        self.server()?;
+        Ok(format!("/apis/subresources.kubevirt.io/v1/{name}"))
+    }
+
     /// The path of the server's version of KubeVirt.
     ///
     /// # Errors
@@ -188,6 +215,19 @@ impl Client {
     /// PUTs a JSON document.
     pub(crate) async fn put(&self, path: &str, body: &Value) -> Result<Bytes, ClientError> {
         self.give(Request::put(path), body).await
+    }
+
+    /// Changes an object by a merge patch.
+    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<Bytes, ClientError> {
+        let request = Request::patch(path).header(header::CONTENT_TYPE, "application/merge-patch+json");
+        let body = Body::from(patch.to_string().into_bytes());
+        self.send(request.body(body).map_err(ClientError::Request)?).await
+    }
+
+    /// GETs a JSON document with options, which the body has.
+    pub(crate) async fn get_with(&self, path: &str, options: &Value) -> Result<Value, ClientError> {
+        let body = self.give(Request::get(path), options).await?;
+        serde_json::from_slice(&body).map_err(ClientError::Json)
     }
 
     async fn give(&self, request: hyper::http::request::Builder, body: &Value) -> Result<Bytes, ClientError> {

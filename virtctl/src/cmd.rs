@@ -1,17 +1,22 @@
 //! One verb, one file.
 
+pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod create;
+pub(crate) mod credentials;
 pub(crate) mod expand;
+pub(crate) mod expose;
 pub(crate) mod image_upload;
 pub(crate) mod lifecycle;
+pub(crate) mod object_graph;
 pub(crate) mod pause;
 pub(crate) mod port_forward;
 mod splice;
 pub(crate) mod ssh;
 mod target;
+pub(crate) mod unserved;
 pub(crate) mod version;
 pub(crate) mod vnc;
 pub(crate) mod volume;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use jiff::SignedDuration;
 
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Server {
     /// Kubeconfig of the server [default: $KUBECONFIG, else ~/.kube/config; without one, the virt-handler of

@@ -48,6 +48,18 @@ pub(crate) enum ClientError {
     Upgrade(&'static str),
 }
 
+impl ClientError {
+    /// Whether the server has no such object, or no such path.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { code: StatusCode::NOT_FOUND, .. })
+    }
+
+    /// Whether others changed the object meanwhile.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { code: StatusCode::CONFLICT, .. })
+    }
+}
+
 /// Whether a server could not be reached, or failed later.
 pub(super) fn unreachable_or_failed(url: &Uri, source: Box<dyn Error + Send + Sync>) -> ClientError {
     match source.downcast::<legacy::Error>() {

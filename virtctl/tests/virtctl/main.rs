@@ -4,6 +4,7 @@ mod agent;
 mod console;
 mod create;
 mod handler;
+mod objects;
 mod port_forward;
 mod server;
 mod vnc;

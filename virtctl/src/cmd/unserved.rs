@@ -1,0 +1,77 @@
+//! Commands that need parts which a server may lack. The server says why it lacks them.
+
+use serde_json::json;
+
+use super::Failure;
+use crate::cli::{Guestfs, MemoryDump, MemoryDumpCommand, Server, Usbredir, VmExport};
+use crate::client::{Client, ClientError};
+
+#[derive(Debug, thiserror::Error)]
+enum UnservedError {
+    #[error("can't access VMI {0}")]
+    Usbredir(String, #[source] ClientError),
+    #[error("error dumping vm memory")]
+    Dump(#[source] ClientError),
+    #[error("error removing memory dump association")]
+    RemoveDump(#[source] ClientError),
+    #[error("missing claim name")]
+    NoClaim,
+    #[error("cannot {operation} {name}: the server has no VirtualMachineExports (export.kubevirt.io)")]
+    NoExports { operation: String, name: String },
+    #[error("cannot attach {0}")]
+    Guestfs(String, #[source] ClientError),
+    #[error("this virtctl does not {0}: use that of KubeVirt")]
+    Client(&'static str),
+}
+
+/// Asks for the stream of a USB device.
+pub(crate) async fn usbredir(server: &Server, args: &Usbredir) -> Result<(), Failure> {
+    let client = Client::new(server).await?;
+    let answer = client.get_bytes(&client.subresource(&args.vmi, "usbredir"), "*/*").await;
+    answer.map_err(|error| UnservedError::Usbredir(args.vmi.clone(), error))?;
+    Err(UnservedError::Client("redirect USB devices").into())
+}
+
+/// Asks for the image of libguestfs' tools.
+pub(crate) async fn guestfs(server: &Server, args: &Guestfs) -> Result<(), Failure> {
+    let client = Client::new(server).await?;
+    let image = client.get(&client.document("guestfs")?).await;
+    image.map_err(|error| UnservedError::Guestfs(args.claim.clone(), error))?;
+    Err(UnservedError::Client("run libguestfs' tools").into())
+}
+
+/// Asks whether there are exports.
+pub(crate) async fn vmexport(server: &Server, args: &VmExport) -> Result<(), Failure> {
+    let client = Client::new(server).await?;
+    client.document("")?;
+    let VmExport { operation, name, .. } = args;
+    match client.get("/apis/export.kubevirt.io").await {
+        Ok(_) => Err(UnservedError::Client("export volumes").into()),
+        Err(error) if error.is_not_found() => {
+            Err(UnservedError::NoExports { operation: operation.clone(), name: name.clone() }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Requests a memory dump, or that it is forgotten.
+pub(crate) async fn memory_dump(server: &Server, args: &MemoryDump) -> Result<(), Failure> {
+    let client = Client::new(server).await?;
+    match &args.command {
+        MemoryDumpCommand::Get { vm, claim_name } => {
+            let claim = claim_name.as_ref().ok_or(UnservedError::NoClaim)?;
+            let request = json!({"claimName": claim, "phase": "Associating"});
+            client.ask(vm, "memorydump", &request).await.map_err(UnservedError::Dump)?;
+            println!("Successfully submitted memory dump request of VMI {vm}");
+        }
+        MemoryDumpCommand::Download { .. } => {
+            return Err(UnservedError::Client("download memory dumps").into());
+        }
+        MemoryDumpCommand::Remove { vm } => {
+            let removed = client.ask(vm, "removememorydump", &json!({})).await;
+            removed.map_err(UnservedError::RemoveDump)?;
+            println!("Successfully submitted remove memory dump association of VMI {vm}");
+        }
+    }
+    Ok(())
+}
