@@ -4,6 +4,7 @@ mod metric_set;
 mod process;
 pub(crate) mod queues;
 mod requests;
+mod vnics;
 
 use std::fmt;
 
@@ -15,8 +16,9 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use vireo_api::names::HEALTHZ;
 
-pub use metric_set::{Labels, Metric, MetricSet, Value, counter, gauge, seconds};
+pub use metric_set::{Collected, Labels, Metric, MetricSet, Value, counter, gauge, seconds};
 pub use requests::{RequestCounter, connect};
+pub use vnics::vnics;
 
 /// The path of the metrics for Prometheus.
 pub const METRICS: &str = "/metrics";

@@ -2,13 +2,15 @@
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use vireo_api::v1::{ObjectMeta, OwnerReference};
+use vireo_api::v1::{ObjectMeta, OwnerReference, Quantity};
 use vireo_client::Kind;
 
 /// What matters of a claim.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClaimState {
     owners: Vec<OwnerReference>,
+    volume_mode: String,
+    capacity: Option<Quantity>,
 }
 
 impl ClaimState {
@@ -18,7 +20,22 @@ impl ClaimState {
     /// When it is not a claim.
     pub fn read(object: Value) -> Result<Self, serde_json::Error> {
         let metadata = ObjectMeta::deserialize(&object["metadata"])?;
-        Ok(Self { owners: metadata.owner_references })
+        let text = |path: &str| Some(object.pointer(path)?.as_str()?.to_owned());
+        Ok(Self {
+            owners: metadata.owner_references,
+            volume_mode: text("/spec/volumeMode").unwrap_or_else(|| "Filesystem".to_owned()),
+            capacity: text("/status/capacity/storage").map(Quantity),
+        })
+    }
+
+    /// `Filesystem` or `Block`.
+    pub(crate) fn volume_mode(&self) -> &str {
+        &self.volume_mode
+    }
+
+    /// How large it is, once it is bound.
+    pub(crate) fn capacity(&self) -> Option<&Quantity> {
+        self.capacity.as_ref()
     }
 
     /// The DataVolume that controls it, and fills it.

@@ -126,7 +126,8 @@ impl Controllers {
         }
         let is_emulated = self.config.current().use_emulation;
         set.add(&metrics::EMULATION, Vec::new(), Some(u64::from(is_emulated).into()));
-        self.vm_caches.vms.all().iter().for_each(|vm| metrics::add_vm(set, vm));
+        let storage = &*self.vm_caches.storage;
+        self.vm_caches.vms.all().iter().for_each(|vm| metrics::add_vm(set, vm, storage));
     }
 
     /// Controls until it is dropped.

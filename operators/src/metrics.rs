@@ -1,8 +1,12 @@
 //! Metrics of virt-controller, with KubeVirt's names.
 
+mod resources;
+
 use jiff::Timestamp;
 use vireo_api::v1::VirtualMachine;
-use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, Value, gauge};
+use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, Value, gauge, vnics};
+
+use crate::data_volume::Storage;
 
 /// Whether it can lead, and whether it leads.
 pub const LEADERSHIP: [Metric; 2] = [
@@ -18,6 +22,7 @@ pub(crate) const EMULATION: Metric = gauge(
     "Whether VMIs run on nodes without KVM, where they are emulated.",
 );
 const VM_INFO: Metric = gauge("kubevirt_vm_info", "A VM and what it is.");
+const VNIC_INFO: Metric = gauge("kubevirt_vm_vnic_info", "A NIC of a VM, and what it is.");
 const VM_CREATED: Metric = gauge("kubevirt_vm_create_date_timestamp_seconds", "When a VM was created.");
 const TRANSITION_HELP: &str =
     "When the status of a VM changed the last time, in seconds since 1970; 0 for a VM in another status.";
@@ -50,7 +55,11 @@ const GROUPS: [(&str, Metric, &[&str]); 5] = [
 const CONDITIONS: [&str; 3] = ["Ready", "Failure", "Paused"];
 
 /// Adds the metrics of a VM.
-pub(crate) fn add_vm(set: &mut MetricSet, vm: &VirtualMachine) {
+pub(crate) fn add_vm(set: &mut MetricSet, vm: &VirtualMachine, storage: &dyn Storage) {
+    resources::add(set, vm, storage);
+    for vnic in vm.spec.template.iter().flat_map(|template| vnics(&template.spec)) {
+        set.add(&VNIC_INFO, labels(vm).into_iter().chain(vnic).collect(), Some(1.into()));
+    }
     let status = vm.status.printable_status.as_str();
     let group = GROUPS.iter().position(|(.., statuses)| statuses.contains(&status));
     let group = group.unwrap_or(GROUPS.len() - 1);
@@ -103,13 +112,34 @@ fn seconds(time: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use vireo_client::ObjectKey;
     use vireo_client::metrics::encode;
 
     use super::*;
+    use crate::claim::ClaimState;
+    use crate::data_volume::DataVolume;
+
+    /// One claim.
+    struct Claims;
+
+    impl Storage for Claims {
+        fn claim(&self, key: &ObjectKey) -> Option<ClaimState> {
+            let claim = json!({"metadata": {}, "spec": {"volumeMode": "Block"}, "status": {"capacity": {"storage": "1Gi"}}});
+            (key.name == "data").then(|| ClaimState::read(claim).unwrap())
+        }
+
+        fn data_volume(&self, _: &ObjectKey) -> Option<DataVolume> {
+            None
+        }
+
+        fn serves_data_volumes(&self) -> bool {
+            false
+        }
+    }
 
     fn lines(vm: Value) -> Vec<String> {
         let mut set = MetricSet::default();
-        add_vm(&mut set, &serde_json::from_value(vm).unwrap());
+        add_vm(&mut set, &serde_json::from_value(vm).unwrap(), &Claims);
         let text = encode(set, &[]).unwrap();
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }
@@ -130,6 +160,11 @@ mod tests {
                 r#"kubevirt_vm_{group}_status_last_transition_timestamp_seconds{{name="a",namespace="n"}} {seconds}"#
             )
         };
+        let cpu = |unit: &str| {
+            format!(
+                r#"kubevirt_vm_resource_requests{{name="a",namespace="n",resource="cpu",unit="{unit}",source="default"}} 1"#
+            )
+        };
         assert_eq!(
             vm,
             [
@@ -143,10 +178,61 @@ mod tests {
                 .to_owned(),
                 at("migrating", 0),
                 at("non_running", 0),
+                cpu("cores"),
+                cpu("threads"),
+                cpu("sockets"),
                 at("running", 20),
                 at("starting", 0),
             ]
         );
+    }
+
+    #[test]
+    fn a_vm_has_its_resources_disks_and_nics() {
+        let all = lines(json!({
+            "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"template": {"spec": {
+                "domain": {
+                    "cpu": {"cores": 2, "sockets": 3}, "memory": {"guest": "1Gi"},
+                    "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"cpu": "1", "memory": "3Gi"}},
+                    "devices": {"interfaces": [
+                        {"name": "default", "masquerade": {}, "model": "e1000e"}, {"name": "lan", "bridge": {}}]},
+                },
+                "networks": [{"name": "default", "pod": {}}, {"name": "lan", "multus": {"networkName": "x/lan"}}],
+                "volumes": [
+                    {"name": "disk", "persistentVolumeClaim": {"claimName": "data"}},
+                    {"name": "none", "persistentVolumeClaim": {"claimName": "absent"}}],
+            }}},
+        }));
+        let own = r#"name="a",namespace="n""#;
+        let request = |resource: &str, unit: &str, source: &str, value: &str| {
+            format!(
+                r#"kubevirt_vm_resource_requests{{{own},resource="{resource}",unit="{unit}",source="{source}"}} {value}"#
+            )
+        };
+        let nic = |name: &str, binding: &str, network: &str, model: &str| {
+            format!(
+                r#"kubevirt_vm_vnic_info{{{own},vnic_name="{name}",binding_type="core",network="{network}",binding_name="{binding}",model="{model}"}} 1"#
+            )
+        };
+        for line in [
+            request("memory", "bytes", "guest", "1073741824"),
+            request("memory", "bytes", "domain", "2147483648"),
+            request("cpu", "cores", "requests", "0.5"),
+            request("cpu", "cores", "domain", "2"),
+            request("cpu", "sockets", "domain", "3"),
+            request("cpu", "threads", "domain", "1"),
+            format!(r#"kubevirt_vm_resource_limits{{{own},resource="memory",unit="bytes"}} 3221225472"#),
+            format!(r#"kubevirt_vm_resource_limits{{{own},resource="cpu",unit="cores"}} 1"#),
+            format!(
+                r#"kubevirt_vm_disk_allocated_size_bytes{{{own},persistentvolumeclaim="data",volume_mode="Block",device="disk"}} 1073741824"#
+            ),
+            nic("default", "masquerade", "pod networking", "e1000e"),
+            nic("lan", "bridge", "x/lan", "<none>"),
+        ] {
+            assert!(all.contains(&line), "{line} is missing in {all:#?}");
+        }
+        assert!(!all.iter().any(|line| line.contains("absent")), "{all:#?}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub mod device_plugin {
 }
 
 /// The version both sides send in `Hello`. A different `major` is rejected; a different `minor` only adds fields.
-pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 3 };
+pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 4 };
 
 /// The launcher's gRPC socket, below a VM's directory.
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";

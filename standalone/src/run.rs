@@ -17,6 +17,7 @@ use vireo_apiserver::resource::Registry;
 use vireo_apiserver::server::{self, ClientTimeouts, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
+use vireo_client::metrics::{Collected, MetricSet};
 use vireo_handler::cluster::{Cluster, Projector};
 use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::live_settings::LiveSettings;
@@ -160,7 +161,13 @@ pub async fn run(
     });
     let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
     let virt_controller = client(&api, policy::VIRT_CONTROLLER, "virt-controller");
-    let controllers = Controllers::new(&virt_controller, launcher(&node.settings), LiveConfig::default());
+    let controllers =
+        Arc::new(Controllers::new(&virt_controller, launcher(&node.settings), LiveConfig::default()));
+    node.metrics.join(|registry| {
+        let controllers = Arc::clone(&controllers);
+        registry
+            .register_collector(Box::new(Collected(move |set: &mut MetricSet| controllers.add_metrics(set))));
+    });
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
     let kubelet = client(&api, policy::LOCAL_KUBELET, "local-kubelet");
     node.set_projector(Projector::new(kubelet, authority.certificate()));

@@ -86,9 +86,30 @@ fn prometheus_reads_what_a_guest_uses() -> Result<(), HostError> {
     let whole = after.known(&format!("{took}_sum"), &[("phase", "Running")]).fract();
     assert!(whole > 0.0, "finer than seconds");
 
+    let nic = [("name", "one"), ("vnic_name", "default"), ("binding_name", "masquerade")];
+    assert!(after.known("kubevirt_vmi_vnic_info", &nic) > 0.0);
+    knows_vms(&standalone)?;
+
     misses_who_hangs(&host, &standalone)?;
     standalone.kubectl("delete vmi one --timeout=90s", None)?.ok();
     assert_eq!(scrape(&standalone)?.value("kubevirt_vmi_info", &[("name", "one")]), None);
+    Ok(())
+}
+
+/// VMs, whether they run or not.
+fn knows_vms(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: halted}\nspec:\n  runStrategy: Halted\n  template: {spec: {domain: {memory: {guest: 64Mi}}}}\n";
+    standalone.kubectl("apply -f -", Some(vm))?.ok();
+    let of_vm = ("name", "halted");
+    eventually("its status is in the metrics", SOON, || {
+        let status = [of_vm, ("status", "stopped"), ("status_group", "non_running")];
+        Ok(scrape(standalone)?.value("kubevirt_vm_info", &status).is_some())
+    })?;
+    let seen = scrape(standalone)?;
+    let memory = [of_vm, ("resource", "memory"), ("source", "guest")];
+    assert!((seen.known("kubevirt_vm_resource_requests", &memory) - 64.0 * MIB).abs() < 1.0);
+    assert!(seen.known("kubevirt_vm_create_date_timestamp_seconds", &[of_vm]) > 1e9);
+    standalone.kubectl("delete vm halted --timeout=30s", None)?.ok();
     Ok(())
 }
 

@@ -69,6 +69,23 @@ impl MetricSet {
     }
 }
 
+/// Collects metrics anew for each request.
+pub struct Collected<F>(pub F);
+
+impl<F> fmt::Debug for Collected<F> {
+    fn fmt(&self, form: &mut fmt::Formatter<'_>) -> fmt::Result {
+        form.debug_struct("Collected").finish_non_exhaustive()
+    }
+}
+
+impl<F: Fn(&mut MetricSet) + Send + Sync + 'static> Collector for Collected<F> {
+    fn encode(&self, encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let mut metric_set = MetricSet::default();
+        (self.0)(&mut metric_set);
+        metric_set.encode(encoder)
+    }
+}
+
 impl Collector for MetricSet {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for (metric, samples) in self.0.values() {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
-use vireo_proto::launcher::{AgentQuestion, GuestFilesystem, Statistics};
+use vireo_proto::launcher::{AgentQuestion, AskAgentResponse, GuestFilesystem, GuestLoad, Statistics};
 
 use crate::launcher::link;
 use crate::state::StateDir;
@@ -30,6 +30,8 @@ pub(super) struct VmiSample {
     pub(super) statistics: Option<Statistics>,
     /// Empty without a guest agent.
     pub(super) filesystems: Vec<GuestFilesystem>,
+    /// `None` where the guest agent does not know it.
+    pub(super) load: Option<GuestLoad>,
 }
 
 /// All VMIs, and the number of running VMIs without a response.
@@ -52,8 +54,9 @@ pub(super) async fn everything(
     }
     let missing = asked - known.len();
     let samples = vmis.into_iter().enumerate().map(|(at, vmi)| {
-        let (statistics, filesystems) = known.remove(&at).unzip();
-        VmiSample { vmi, statistics, filesystems: filesystems.unwrap_or_default() }
+        let (statistics, usage) = known.remove(&at).unzip();
+        let AskAgentResponse { filesystems, load, .. } = usage.unwrap_or_default();
+        VmiSample { vmi, statistics, filesystems, load }
     });
     (samples.collect(), missing)
 }
@@ -70,18 +73,18 @@ fn has_agent(vmi: &VirtualMachineInstance) -> bool {
         .any(|condition| condition.r#type == "AgentConnected" && condition.status == "True")
 }
 
-async fn one(socket: Option<PathBuf>, agent: bool) -> Option<(Statistics, Vec<GuestFilesystem>)> {
+async fn one(socket: Option<PathBuf>, agent: bool) -> Option<(Statistics, AskAgentResponse)> {
     let socket = socket?;
-    let filesystems = async {
+    let usage = async {
         if !agent {
-            return Vec::new();
+            return AskAgentResponse::default();
         }
         let response = timeout(EACH, link::ask_agent(&socket, AgentQuestion::Filesystems)).await;
-        response.ok().and_then(Result::ok).map(|response| response.filesystems).unwrap_or_default()
+        response.ok().and_then(Result::ok).unwrap_or_default()
     };
-    let (statistics, filesystems) = tokio::join!(timeout(EACH, link::statistics(&socket)), filesystems);
+    let (statistics, usage) = tokio::join!(timeout(EACH, link::statistics(&socket)), usage);
     match statistics {
-        Ok(Ok(statistics)) => Some((statistics, filesystems)),
+        Ok(Ok(statistics)) => Some((statistics, usage)),
         Ok(Err(error)) => {
             debug!(socket = %socket.display(), error = link::chain(&error), "no statistics");
             None

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vireo_api::v1::VirtualMachineInstance;
-use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, gauge};
+use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, gauge, vnics};
 
 use super::Outdated;
 use crate::manifests::Key;
@@ -13,6 +13,7 @@ const COUNT: Metric = gauge("kubevirt_vmi_phase_count", "How many VMIs of a sort
 const NON_EVICTABLE: Metric =
     gauge("kubevirt_vmi_non_evictable", "Whether a VMI that is to migrate away from its node cannot.");
 const ADDRESSES: Metric = gauge("kubevirt_vmi_status_addresses", "An address of a VMI.");
+const VNIC_INFO: Metric = gauge("kubevirt_vmi_vnic_info", "A NIC of a VMI, and what it is.");
 
 /// The eviction strategies that migrate a VMI.
 const MIGRATES: [&str; 2] = ["LiveMigrate", "External"];
@@ -39,6 +40,10 @@ pub(super) fn add<'a>(
         let stuck = !is_evictable(vmi);
         metric_set.add(&NON_EVICTABLE, vmi_labels(node, vmi), Some(u64::from(stuck).into()));
         addresses(metric_set, node, vmi);
+        for vnic in vnics(&vmi.spec) {
+            let labels = vmi_labels(node, vmi).into_iter().filter(|(name, _)| name != "node").chain(vnic);
+            metric_set.add(&VNIC_INFO, labels.collect(), Some(1.into()));
+        }
     }
     let names = ["node", "phase", "os", "workload", "flavor", "instance_type", "preference"];
     for (values, count) in phases {

@@ -1,8 +1,8 @@
 use tokio::net::UnixListener;
 use vireo_api::v1::{Condition, InterfaceStatus};
 use vireo_proto::launcher::{
-    BalloonStatistics, DiskStatistics, GuestFilesystem, InterfaceStatistics, OperationStatistics, Statistics,
-    TrafficStatistics, VcpuStatistics,
+    BalloonStatistics, DiskStatistics, GuestFilesystem, GuestLoad, InterfaceStatistics, OperationStatistics,
+    Statistics, TrafficStatistics, VcpuStatistics,
 };
 
 use super::*;
@@ -70,6 +70,12 @@ fn node_of_three() -> Vec<VmiSample> {
         ip_addresses: vec!["10.201.0.2".to_owned()],
         ..InterfaceStatus::default()
     }];
+    let spec = serde_json::json!({
+        "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}]}},
+        "networks": [{"name": "default", "pod": {}}],
+    });
+    let spec: vireo_api::v1::VirtualMachineInstanceSpec = serde_json::from_value(spec).unwrap();
+    (one.spec.domain, one.spec.networks) = (spec.domain, spec.networks);
     let root = GuestFilesystem {
         name: "vda1".to_owned(),
         mount_point: "/".to_owned(),
@@ -78,9 +84,11 @@ fn node_of_three() -> Vec<VmiSample> {
         total_bytes: 200,
         ..GuestFilesystem::default()
     };
-    let sample = |vmi, statistics| VmiSample { vmi: Arc::new(vmi), statistics, filesystems: Vec::new() };
+    let load = Some(GuestLoad { one: 0.5, five: 0.25, fifteen: 1.0 });
+    let sample =
+        |vmi, statistics| VmiSample { vmi: Arc::new(vmi), statistics, filesystems: Vec::new(), load: None };
     vec![
-        VmiSample { filesystems: vec![root], ..sample(one, Some(statistics())) },
+        VmiSample { filesystems: vec![root], load, ..sample(one, Some(statistics())) },
         sample(vmi("two", "Running"), None),
         sample(vmi("three", "Pending"), None),
     ]

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::metrics::{Labels, Metric, MetricSet, Value, counter, gauge, seconds};
 use vireo_proto::launcher::{
-    BalloonStatistics, DiskStatistics, GuestFilesystem, InterfaceStatistics, Statistics, VcpuStatistics,
+    BalloonStatistics, DiskStatistics, GuestFilesystem, GuestLoad, InterfaceStatistics, Statistics,
+    VcpuStatistics,
 };
 
 use super::collect::VmiSample;
@@ -153,6 +154,18 @@ const FILESYSTEM: &[Line<GuestFilesystem>] = &[
     }),
 ];
 
+const LOAD: &[Line<GuestLoad>] = &[
+    (gauge("kubevirt_vmi_guest_load_1m", "Load of the guest, on average over one minute."), |of| {
+        Some(Value::Part(of.one))
+    }),
+    (gauge("kubevirt_vmi_guest_load_5m", "Load of the guest, on average over five minutes."), |of| {
+        Some(Value::Part(of.five))
+    }),
+    (gauge("kubevirt_vmi_guest_load_15m", "Load of the guest, on average over fifteen minutes."), |of| {
+        Some(Value::Part(of.fifteen))
+    }),
+];
+
 /// Adds the metrics of one VM.
 pub(super) fn add(metric_set: &mut MetricSet, node: &str, sample: &VmiSample) {
     let Some(statistics) = &sample.statistics else { return };
@@ -164,6 +177,9 @@ pub(super) fn add(metric_set: &mut MetricSet, node: &str, sample: &VmiSample) {
     lines(metric_set, VM, statistics, &with(&[]));
     if let Some(balloon) = &statistics.balloon {
         lines(metric_set, BALLOON, balloon, &with(&[]));
+    }
+    if let Some(load) = &sample.load {
+        lines(metric_set, LOAD, load, &with(&[]));
     }
     for vcpu in &statistics.vcpus {
         let number = vcpu.number.to_string();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use vireo_proto::launcher::{
     Agent, AgentCommand, AgentQuestion, AskAgentResponse, GuestDisk, GuestFilesystem, GuestInterface,
-    GuestOs, GuestUser,
+    GuestLoad, GuestOs, GuestUser,
 };
 
 use super::transport::{AgentError, Transport};
@@ -108,6 +108,14 @@ struct Disk {
     bus_type: String,
 }
 
+/// Agents know it since QEMU 10.
+#[derive(Deserialize)]
+struct Load {
+    load1m: f64,
+    load5m: f64,
+    load15m: f64,
+}
+
 /// What is known of a guest by its agent. Only what it is and does is needed; the rest may be missing, as agents differ.
 pub(super) async fn known(transport: &mut Transport) -> Result<Agent, AgentError> {
     let info: Info = transport.ask("guest-info").await?;
@@ -152,6 +160,11 @@ pub(super) async fn query(
         let users: Vec<User> = transport.ask("guest-get-users").await?;
         answer.users = users.into_iter().take(MAX_ITEMS).map(user).collect();
     }
+    // It is asked for with what else is measured.
+    if what == AgentQuestion::Filesystems {
+        let load: Option<Load> = or_default(transport.ask("guest-get-load").await)?;
+        answer.load = load.and_then(guest_load);
+    }
     if all || what == AgentQuestion::Filesystems {
         let filesystems: Vec<Filesystem> = transport.ask("guest-get-fsinfo").await?;
         answer.filesystems = filesystems.into_iter().take(MAX_ITEMS).map(filesystem).collect();
@@ -174,6 +187,12 @@ fn interface(interface: Interface) -> GuestInterface {
         mac: cut(&interface.hardware_address, MAX_NAME).to_lowercase(),
         addresses: addresses.take(MAX_ITEMS).map(|address| address.to_string()).collect(),
     }
+}
+
+fn guest_load(load: Load) -> Option<GuestLoad> {
+    let is_known =
+        [load.load1m, load.load5m, load.load15m].iter().all(|load| load.is_finite() && *load >= 0.0);
+    is_known.then_some(GuestLoad { one: load.load1m, five: load.load5m, fifteen: load.load15m })
 }
 
 fn user(user: User) -> GuestUser {

@@ -83,6 +83,7 @@ fn well(command: &str) -> Option<Vec<u8>> {
                              {"ip-address": "no address", "ip-address-type": "ipv4", "prefix": 24}],
         }]),
         "guest-get-users" => json!(vec![json!({"user": "ada", "login-time": 1.5, "domain": ""}); 1000]),
+        "guest-get-load" => json!({"load1m": 0.5, "load5m": 0.25, "load15m": 0.0}),
         "guest-get-fsinfo" => json!([{"name": "vda1", "mountpoint": "/", "type": "ext4", "used-bytes": 1,
                                       "total-bytes": 2, "disk": [{"serial": "s", "bus-type": "virtio"}]}]),
         // Older agents do not know every command.
@@ -114,6 +115,8 @@ async fn agent_information_is_kept_while_its_port_is_open() {
     );
     assert_eq!((info.users.len(), info.users[0].name.as_str()), (64, "ada"));
     assert_eq!(info.filesystems[0].mount_point, "/");
+    let usage = scene.client.ask(AgentQuestion::Filesystems).await.unwrap();
+    assert_eq!(usage.load.map(|load| (load.one, load.fifteen)), Some((0.5, 0.0)));
 
     tokio::time::sleep(FIRST_POLL).await;
     scene.open.send_replace(false);
