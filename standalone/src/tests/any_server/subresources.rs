@@ -196,3 +196,41 @@ async fn virt_api_has_no_rights_but_those_of_its_subresources() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_a_vm_depends_on_is_a_tree() {
+    on_a_server(async |cluster| {
+        let mut spec = vmi_spec();
+        spec["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+        let vm = json!({"spec": {"runStrategy": "Halted", "template": {"spec": spec}}});
+        cluster.create(Kind::VM, "web", vm).await;
+        let graph = async |options: Value| {
+            let (code, graph) = send(cluster, ("GET", "virtualmachines/web/objectgraph"), options).await;
+            assert_eq!(code, 200, "{graph}");
+            graph
+        };
+        let reference = |group: &str, kind: &str, name: &str| {
+            json!({"apiGroup": group, "kind": kind, "name": name, "namespace": cluster.namespace})
+        };
+        let whole = graph(Value::Null).await;
+        assert_eq!(whole["objectReference"], reference("kubevirt.io", "VirtualMachine", "web"));
+        let children = whole["children"].as_array().unwrap();
+        assert_eq!(children.len(), 1, "{whole}");
+        assert_eq!(children[0]["objectReference"], reference("", "PersistentVolumeClaim", "data"));
+        let config = json!({"labelSelector": {"matchLabels": {"kubevirt.io/dependency-type": "config"}}});
+        assert_eq!(graph(config).await.get("children"), None);
+
+        // It asks for the Pods of a VMI.
+        cluster.create(Kind::VMI, "guest", json!({ "spec": vmi_spec() })).await;
+        let path = "virtualmachineinstances/guest/objectgraph";
+        let (code, graph) = send(cluster, ("GET", path), Value::Null).await;
+        let of_guest = reference("kubevirt.io", "VirtualMachineInstance", "guest");
+        assert_eq!((code, &graph["objectReference"]), (200, &of_guest), "{graph}");
+        assert_eq!(send(cluster, ("GET", "virtualmachines/none/objectgraph"), Value::Null).await.0, 404);
+        assert_eq!(send(cluster, ("PUT", path), Value::Null).await.0, 405);
+        let (code, status) = send(cluster, ("PUT", "virtualmachineinstances/guest/freeze"), Value::Null).await;
+        let why = "freeze is not available: file systems of guests are not frozen yet";
+        assert_eq!((code, &status["reason"], &status["message"]), (400, &json!("BadRequest"), &json!(why)));
+    })
+    .await;
+}
