@@ -218,7 +218,8 @@ fn runs_and_goes(standalone: &Standalone<'_>, group: &[Example]) -> Result<(), H
     step("guests are up");
     standalone.kubectl("delete --timeout=180s -f -", Some(&joined(kept.iter().copied())))?.ok();
     eventually("nothing is left of them", BOOT, || {
-        let left = standalone.kubectl("get vm,vmi,vmirs,vmpool,pvc,instancetype,preference -A", None)?;
+        let kinds = "vm,vmi,vmirs,vmpool,pvc,virtualmachineinstancetypes,virtualmachinepreferences";
+        let left = standalone.kubectl(&format!("get {kinds} -A"), None)?;
         Ok(left.stderr.contains("No resources found"))
     })?;
     eventually("no launcher is left", BOOT, || Ok(standalone.launchers()? == "0"))?;
