@@ -5,8 +5,10 @@
 //!
 //! Nothing is drawn ahead of time. The canvas exists while a viewer watches, and the source is polled only
 //! while a viewer waits for them: by the viewer's own thread, less and less often while nothing moves. A display that
-//! without viewers costs nothing.
+//! without viewers costs nothing. All viewers share the canvas: each knows up to which generation it has seen it, and
+//! copies the [`Band`] that it encodes next.
 
+mod band;
 mod canvas;
 mod cursor;
 mod input;
@@ -15,9 +17,11 @@ mod keys;
 mod keysym;
 
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+pub use band::Band;
 pub use canvas::{Area, Canvas, Frame};
 pub use cursor::Cursor;
 pub use input::{Keyboard, Leds, Pointer, Pointing};
@@ -65,6 +69,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     seat: Mutex<Seat>,
+    /// See [`Band`].
+    copied: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -151,6 +157,17 @@ impl Display {
         Watch { display: self.clone(), seen: 0 }
     }
 
+    /// A buffer for what a viewer copies.
+    pub fn band(&self) -> Band {
+        Band::new(Arc::clone(&self.0.copied))
+    }
+
+    /// For tests: pixels for which all bands have memory.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> usize {
+        self.0.copied.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// What is on the display now.
     pub fn picture(&self) -> Frame {
         let watch = self.watch();
@@ -235,6 +252,12 @@ impl Watch {
                 shared.changed.wait_timeout(state, due).unwrap_or_else(PoisonError::into_inner).0
             };
         }
+    }
+
+    /// Copies `area` as it is now, which may be later than what [`Self::wait`] was given: changes since then are reported
+    /// again.
+    pub fn copy(&self, area: Area, band: &mut Band) {
+        band.fill(lock(&self.display.0.state).canvas.get_or_insert_default(), area);
     }
 
     /// Notifies every viewer that waits.

@@ -5,7 +5,8 @@
 //!
 //! Viewers are hostile until proven otherwise. Each has two threads and a bounded share of memory; each message is
 //! checked where it is read, and an invalid one ends only its viewer. A viewer is sent updates only on request, with
-//! the display's content of that moment: a slow viewer skips frames and never holds up other viewers or the guest.
+//! the display's content of that moment: a slow viewer skips frames and never holds up other viewers or the guest. All
+//! of them share one copy of the screen; a viewer has the pixels of the rectangle that it is being sent, and no others.
 
 mod compose;
 mod encode;
@@ -26,7 +27,7 @@ pub use stream::Stream;
 /// after each message.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(script: &[u8]) {
-    use crate::display::{Canvas, Cursor, Display, Next};
+    use crate::display::{Band, Canvas, Cursor, Display, Next};
 
     struct Wire<'a>(&'a [u8]);
     impl std::io::Read for Wire<'_> {
@@ -51,7 +52,7 @@ pub(crate) fn fuzz(script: &[u8]) {
     }
     let requests = viewer::SharedRequests::default();
     let mut handler = viewer::MessageHandler::new(Display::default(), requests.clone());
-    let (mut session, mut composer) = (update::Session::default(), compose::Composer::new());
+    let (mut session, mut composer) = (update::Session::default(), compose::Composer::new(Band::default()));
     let (mut canvas, mut seen) = (Canvas::default(), 0);
     let mut round = 0;
     while let Ok(message) = message::read(&mut wire) {
@@ -68,7 +69,8 @@ pub(crate) fn fuzz(script: &[u8]) {
         let next = session.next(&canvas, seen, &mut viewer::lock(&requests));
         if let Next::Done { seen: now, value } = next {
             seen = now;
-            composer.send(value, &mut wire).expect("a wire that takes everything");
+            let copy = |area, band: &mut Band| band.fill(&canvas, area);
+            composer.send(value, copy, &mut wire).expect("a wire that takes everything");
         }
     }
 }

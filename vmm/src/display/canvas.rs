@@ -255,12 +255,15 @@ impl Canvas {
         done
     }
 
-    /// The pixels of `area`, line by line; what is outside is black.
-    pub fn copy(&self, area: Area) -> Vec<u32> {
-        let mut pixels = vec![0; usize::from(area.width) * usize::from(area.height)];
+    /// Replaces what `pixels` has by those of `area`, line by line; what is outside is black.
+    pub fn copy_to(&self, area: Area, pixels: &mut Vec<u32>) {
+        let count = usize::from(area.width) * usize::from(area.height);
+        pixels.clear();
+        pixels.reserve_exact(count);
+        pixels.resize(count, 0);
         let inside = area.and(Area::sized(self.width, self.height));
         if inside.is_empty() {
-            return pixels;
+            return;
         }
         let left = usize::from(inside.x - area.x);
         let count = usize::from(inside.width);
@@ -273,6 +276,13 @@ impl Canvas {
                 to.copy_from_slice(from);
             }
         }
+    }
+
+    /// For tests: the pixels of `area`.
+    #[cfg(test)]
+    pub(super) fn copy(&self, area: Area) -> Vec<u32> {
+        let mut pixels = Vec::new();
+        self.copy_to(area, &mut pixels);
         pixels
     }
 }

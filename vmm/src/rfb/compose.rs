@@ -2,6 +2,7 @@ use std::io::{self, Write};
 
 use super::encode::Encoder;
 use super::update::Step;
+use crate::display::{Area, Band};
 
 /// So much is encoded before it is sent.
 const PACKET: usize = 64 << 10;
@@ -9,16 +10,24 @@ const PACKET: usize = 64 << 10;
 const UNTIL_LAST: u16 = 0xffff;
 
 /// Makes messages for one viewer.
-pub(super) struct Composer(Encoder);
+pub(super) struct Composer {
+    encoder: Encoder,
+    band: Band,
+}
 
 impl Composer {
-    pub(super) fn new() -> Self {
-        Self(Encoder::new())
+    pub(super) fn new(band: Band) -> Self {
+        Self { encoder: Encoder::new(), band }
     }
 
-    /// Sends one `FramebufferUpdate` (RFC 6143, section 7.6.1).
-    pub(super) fn send(&mut self, step: Step, to: &mut impl Write) -> io::Result<()> {
-        let encoder = &mut self.0;
+    /// Sends one `FramebufferUpdate` (RFC 6143, section 7.6.1), whose pixels `copy` copies.
+    pub(super) fn send(
+        &mut self,
+        step: Step,
+        copy: impl Fn(Area, &mut Band),
+        to: &mut impl Write,
+    ) -> io::Result<()> {
+        let Self { encoder, band } = self;
         let mut out = Vec::new();
         if let Some(encodings) = step.encodings {
             encoder.choose(&encodings);
@@ -36,8 +45,9 @@ impl Composer {
         if let Some(cursor) = step.cursor {
             encoder.cursor(&mut out, &cursor);
         }
-        for (area, pixels) in step.areas {
-            encoder.rectangles(&mut out, area, &pixels);
+        for area in step.areas {
+            copy(area, band);
+            encoder.rectangles(&mut out, area, band.pixels());
             if out.len() >= PACKET {
                 to.write_all(&out)?;
                 out.clear();

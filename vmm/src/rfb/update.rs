@@ -41,8 +41,9 @@ pub(super) struct Step {
     pub(super) notes: Vec<Vec<u8>>,
     /// What the pointer looks like now.
     pub(super) cursor: Option<Arc<Cursor>>,
-    /// Rectangles with pixels, none of them higher than a band or wider than may be.
-    pub(super) areas: Vec<(Area, Vec<u32>)>,
+    /// Rectangles with pixels, none of them higher than a band or wider than may be. The pixels are copied one rectangle
+    /// at a time, when it is sent.
+    pub(super) areas: Vec<Area>,
     /// Nothing more will come.
     pub(super) over: bool,
 }
@@ -132,7 +133,7 @@ impl Session {
     }
 
     /// A viewer that cannot follow a change of size keeps its own: it sees what fits, on black.
-    fn pixels(&mut self, canvas: &Canvas, seen: u64, also: Area, size: (u16, u16)) -> Vec<(Area, Vec<u32>)> {
+    fn pixels(&mut self, canvas: &Canvas, seen: u64, also: Area, size: (u16, u16)) -> Vec<Area> {
         let whole = Area::sized(size.0, size.1);
         let drawn = (canvas.width(), canvas.height());
         let areas = if std::mem::replace(&mut self.drawn, drawn) == drawn {
@@ -140,11 +141,7 @@ impl Session {
         } else {
             vec![whole]
         };
-        areas
-            .into_iter()
-            .flat_map(|area| bands(area.and(whole)))
-            .map(|area| (area, canvas.copy(area)))
-            .collect()
+        areas.into_iter().flat_map(|area| bands(area.and(whole))).collect()
     }
 }
 
@@ -199,10 +196,6 @@ mod tests {
         }
     }
 
-    fn areas(step: &Step) -> Vec<Area> {
-        step.areas.iter().map(|(area, _)| *area).collect()
-    }
-
     #[test]
     fn nothing_is_sent_that_was_not_asked_for() {
         let (mut session, mut requests) = (Session::default(), requests((100, 50)));
@@ -211,7 +204,7 @@ mod tests {
         assert!(matches!(session.next(&canvas, 0, &mut requests), Next::Alarm));
         requests.update = Some(Area::default());
         let (seen, step) = done(session.next(&canvas, 0, &mut requests));
-        assert_eq!(areas(&step), [Area::sized(100, 50)]);
+        assert_eq!(step.areas, [Area::sized(100, 50)]);
         assert!(
             matches!(session.next(&canvas, seen, &mut requests), Next::Alarm),
             "one answer to one request"
@@ -220,21 +213,21 @@ mod tests {
         assert!(matches!(session.next(&canvas, seen, &mut requests), Next::Changed));
         requests.update = Some(Area::sized(1, 1));
         let (_, step) = done(session.next(&canvas, seen, &mut requests));
-        assert_eq!(areas(&step), [Area::sized(64, 16)]);
+        assert_eq!(step.areas, [Area::sized(64, 16)]);
     }
 
     #[test]
     fn pixels_come_in_bands() {
         let (_, step) = done(Session::default().next(&canvas(10, 150), 0, &mut requests((10, 150))));
-        let lines: Vec<_> = areas(&step).iter().map(|area| (area.y, area.height)).collect();
+        let lines: Vec<_> = step.areas.iter().map(|area| (area.y, area.height)).collect();
         assert_eq!(lines, [(0, 64), (64, 64), (128, 22)]);
-        assert!(step.areas.iter().all(|(area, pixels)| pixels.len() == 10 * usize::from(area.height)));
+        assert!(step.areas.iter().all(|area| (area.x, area.width) == (0, 10)));
     }
 
     #[test]
     fn rectangles_are_no_wider_than_tight_allows() {
         let (_, step) = done(Session::default().next(&canvas(5000, 64), 0, &mut requests((5000, 64))));
-        let columns: Vec<_> = areas(&step).iter().map(|area| (area.x, area.width)).collect();
+        let columns: Vec<_> = step.areas.iter().map(|area| (area.x, area.width)).collect();
         assert_eq!(columns, [(0, 2048), (2048, 2048), (4096, 904)]);
     }
 
@@ -266,7 +259,7 @@ mod tests {
             assert_eq!(requests.size, (100, 50));
             requests.update = Some(Area::default());
             let (_, step) = done(session.next(&canvas, seen, &mut requests));
-            assert_eq!(areas(&step), [Area::sized(100, 50)]);
+            assert_eq!(step.areas, [Area::sized(100, 50)]);
         }
     }
 
@@ -274,7 +267,7 @@ mod tests {
     fn a_viewer_that_does_not_follow_keeps_its_size() {
         let (mut session, mut requests) = (Session::default(), requests((64, 32)));
         let (_, step) = done(session.next(&canvas(100, 10), 0, &mut requests));
-        assert_eq!(areas(&step), [Area::sized(64, 32)]);
+        assert_eq!(step.areas, [Area::sized(64, 32)]);
         assert!(step.notes.is_empty());
         assert_eq!(requests.size, (64, 32));
     }

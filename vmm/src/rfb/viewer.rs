@@ -42,8 +42,8 @@ pub(super) fn serve(mut stream: Stream, display: &Display) -> Result<(), ViewerE
     stream.set_read_timeout(None)?;
 
     let requests = Arc::new(Mutex::new(ViewerRequests { size, ..ViewerRequests::default() }));
-    let mut writer =
-        Writer { stream: stream.try_clone()?, session: Session::default(), composer: Composer::new() };
+    let composer = Composer::new(display.band());
+    let mut writer = Writer { stream: stream.try_clone()?, session: Session::default(), composer };
     let theirs = requests.clone();
     let builder = std::thread::Builder::new().name("vnc-out".to_owned()).stack_size(STACK);
     let writing = builder.spawn(move || {
@@ -138,7 +138,7 @@ impl Writer {
             if step.over {
                 return Ok(());
             }
-            self.composer.send(step, &mut self.stream)?;
+            self.composer.send(step, |area, band| watch.copy(area, band), &mut self.stream)?;
         }
     }
 }

@@ -132,6 +132,44 @@ fn a_stalled_viewer_delays_no_other() {
 }
 
 #[test]
+fn stalled_viewers_have_a_band_of_the_screen_each() {
+    const BAND: usize = 640 * 64;
+    const LAST: u32 = 99;
+    let scene = scene();
+    let mut viewers: Vec<_> = (0..MAX_VIEWERS).map(|_| scene.viewer()).collect();
+    for (viewer, colour) in viewers.iter_mut().zip(50..) {
+        // Each begins with another screen, of which more is left than sockets hold.
+        scene.wall.0.store(colour, Ordering::Relaxed);
+        ask(viewer, 0);
+        let mut header = [0; 4 + 12];
+        viewer.read_exact(&mut header).unwrap();
+    }
+    assert_eq!(scene.display.copied(), MAX_VIEWERS * BAND);
+    scene.wall.0.store(LAST, Ordering::Relaxed);
+    for viewer in &mut viewers {
+        let mut rest = vec![0; (WHOLE * 4) + (320 / 64 - 1) * 12];
+        viewer.read_exact(&mut rest).unwrap();
+    }
+    // What changed after an update had begun comes with a later one, whatever was sent of it before.
+    for viewer in &mut viewers {
+        loop {
+            ask(viewer, 1);
+            let (pixels, colour) = update(viewer);
+            assert_eq!(pixels, WHOLE);
+            if colour == LAST {
+                break;
+            }
+        }
+    }
+    assert_eq!(scene.display.copied(), MAX_VIEWERS * BAND);
+    drop(viewers);
+    drop(scene.server);
+    while scene.display.copied() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn a_hostile_viewer_ends_only_itself() {
     let scene = scene();
     let mut good = scene.viewer();
