@@ -1,5 +1,6 @@
 //! Authorities, and the certificates that they issue.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -13,27 +14,46 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::{AUTHORITY, Certificate, CertificateError};
+use crate::Error;
 
 /// Clocks may differ by this many seconds.
 const SKEW: i64 = 5 * 60;
 
 /// A certificate and its key, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// Who a certificate is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pair {
-    pub(super) certificate: String,
-    pub(super) key: String,
+pub struct Subject {
+    /// The common name: of a client, the name of the user.
+    pub name: String,
+    /// Organizations: of a client, the groups of the user.
+    pub organizations: Vec<String>,
+    /// Names and addresses of a server; none for a client.
+    pub names: Vec<String>,
 }
 
 /// What a certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Facts {
+pub struct Facts {
     /// When it was made, in seconds since 1970.
-    pub(super) made: i64,
+    pub made: i64,
     /// When it ends to be valid.
-    pub(super) until: i64,
-    /// The names of its server.
-    pub(super) names: Vec<String>,
+    pub until: i64,
+    /// The names and addresses of its server.
+    pub names: Vec<String>,
     /// The identifier of its own key, which authorities have.
     own_key: Vec<u8>,
     /// The identifier of the key of its issuer.
@@ -42,7 +62,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Those of a certificate in PEM; none where it is no certificate.
-    pub(super) fn of(certificate: &str) -> Option<Self> {
+    pub fn of(certificate: &str) -> Option<Self> {
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
         let validity = certificate.validity();
@@ -52,6 +72,7 @@ impl Facts {
                 ParsedExtension::SubjectAlternativeName(all) => {
                     names.extend(all.general_names.iter().filter_map(|name| match name {
                         GeneralName::DNSName(name) => Some((*name).to_owned()),
+                        GeneralName::IPAddress(address) => address_text(address),
                         _ => None,
                     }));
                 }
@@ -72,19 +93,25 @@ impl Facts {
     }
 
     /// Whether an authority has issued it.
-    pub(super) fn is_issued_by(&self, authority: &Self) -> bool {
+    pub fn is_issued_by(&self, authority: &Self) -> bool {
         !authority.own_key.is_empty() && self.issuer_key == authority.own_key
     }
 }
 
+fn address_text(bytes: &[u8]) -> Option<String> {
+    let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|address| address.to_string())
+}
+
 /// The certificates of a bundle in PEM, each with its lines.
-pub(super) fn split(bundle: &str) -> impl Iterator<Item = &str> {
+pub fn split(bundle: &str) -> impl Iterator<Item = &str> {
     bundle
         .split_inclusive("-----END CERTIFICATE-----\n")
         .filter(|part| part.starts_with("-----BEGIN CERTIFICATE-----"))
 }
 
-fn pem(label: &str, der: &[u8]) -> String {
+/// Bytes as PEM (RFC 7468).
+pub fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
@@ -107,23 +134,26 @@ fn params(name: &str, now: i64, life: i64) -> CertificateParams {
     params
 }
 
-fn authority_params(now: i64, life: i64) -> CertificateParams {
-    let mut params = params(AUTHORITY, now, life);
+fn authority_params(name: &str, now: i64, life: i64) -> CertificateParams {
+    let mut params = params(name, now, life);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params
 }
 
 /// A new authority that lives for `life` seconds.
-pub(super) fn make(now: i64, life: i64) -> Result<Pair, CertificateError> {
+pub(crate) fn make(name: &str, now: i64, life: i64) -> Result<Pair, Error> {
     let key = KeyPair::generate()?;
-    let certificate = authority_params(now, life).self_signed(&key)?;
+    let certificate = authority_params(name, now, life).self_signed(&key)?;
     let key = pem("PRIVATE KEY", &key.serialize_der());
     Ok(Pair { certificate: pem("CERTIFICATE", certificate.der()), key })
 }
 
-/// The same as what [`issue`] makes, signed by its own key.
-pub(super) fn self_signed(wanted: Certificate, now: i64, life: i64) -> Result<Pair, CertificateError> {
+/// A certificate that no authority has issued, and lives for `life` seconds.
+///
+/// # Errors
+/// When none can be made.
+pub fn self_signed(wanted: &Subject, now: i64, life: i64) -> Result<Pair, Error> {
     let key = KeyPair::generate()?;
     let certificate = leaf_params(wanted, now, life)?.self_signed(&key)?;
     Ok(Pair {
@@ -132,27 +162,29 @@ pub(super) fn self_signed(wanted: Certificate, now: i64, life: i64) -> Result<Pa
     })
 }
 
-fn leaf_params(wanted: Certificate, now: i64, life: i64) -> Result<CertificateParams, CertificateError> {
-    let (mut params, names) = (params(wanted.name, now, life), wanted.names());
-    params.extended_key_usages = match names.is_empty() {
+fn leaf_params(wanted: &Subject, now: i64, life: i64) -> Result<CertificateParams, Error> {
+    let mut params = params(&wanted.name, now, life);
+    for organization in &wanted.organizations {
+        params.distinguished_name.push(DnType::OrganizationName, organization);
+    }
+    params.extended_key_usages = match wanted.names.is_empty() {
         true => vec![ExtendedKeyUsagePurpose::ClientAuth],
         false => vec![ExtendedKeyUsagePurpose::ServerAuth],
     };
-    params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
+    params.subject_alt_names = CertificateParams::new(wanted.names.clone())?.subject_alt_names;
     Ok(params)
 }
 
 /// A new certificate of an authority that lives for `life` seconds.
-pub(super) fn issue(
-    authority: &Pair,
-    wanted: Certificate,
+pub(crate) fn issue(
+    (name, authority): (&str, &Pair),
+    wanted: &Subject,
     now: i64,
     life: i64,
-) -> Result<Pair, CertificateError> {
-    let key = PrivatePkcs8KeyDer::from_pem_slice(authority.key.as_bytes());
-    let key = key.map_err(|_| CertificateError::Damaged(AUTHORITY))?;
+) -> Result<Pair, Error> {
+    let key = PrivatePkcs8KeyDer::from_pem_slice(authority.key.as_bytes()).map_err(|_| Error::Key)?;
     // Of the authority's certificate, only the name and the key identifier matter, which are the same for all times.
-    let issuer = Issuer::new(authority_params(0, 0), KeyPair::try_from(&key)?);
+    let issuer = Issuer::new(authority_params(name, 0, 0), KeyPair::try_from(&key)?);
     let params = leaf_params(wanted, now, life)?;
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
@@ -162,39 +194,40 @@ pub(super) fn issue(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        AGENT_SERVER_NAME, CERTIFICATES, METRICS_SERVER_NAME, VIRT_API, VIRT_API_CLIENT, VIRT_HANDLER,
-    };
     use super::*;
 
     const NOW: i64 = 1_800_000_000;
 
+    fn server() -> Subject {
+        let names = ["a.example", "127.0.0.1", "::1"].map(str::to_owned).into();
+        Subject { name: "a".to_owned(), organizations: Vec::new(), names }
+    }
+
     #[test]
-    fn servers_have_names_and_clients_have_none() {
-        let authority = make(NOW, 100).unwrap();
-        for wanted in CERTIFICATES {
-            let issued = issue(&authority, wanted, NOW, 50).unwrap();
+    fn servers_have_names_and_clients_have_groups() {
+        let authority = make("ca", NOW, 100).unwrap();
+        let client =
+            Subject { name: "b".to_owned(), organizations: vec!["group".to_owned()], names: Vec::new() };
+        for wanted in [server(), client] {
+            let issued = issue(("ca", &authority), &wanted, NOW, 50).unwrap();
             let der = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
             let (_, certificate) = X509Certificate::from_der(&der).unwrap();
             let usage = certificate.extended_key_usage().unwrap().unwrap().value;
-            let is_client = wanted.secret == VIRT_API_CLIENT.secret;
-            assert_eq!((usage.server_auth, usage.client_auth), (!is_client, is_client), "{}", wanted.secret);
-            let names = Facts::of(&issued.certificate).unwrap().names;
-            assert_eq!(names, wanted.names());
-            assert_eq!(names.iter().any(|name| name == METRICS_SERVER_NAME), !is_client);
-            // No other component may answer as a node agent, or as virt-api.
-            let is_agent = names.iter().any(|name| name == AGENT_SERVER_NAME);
-            assert_eq!(is_agent, wanted.secret == VIRT_HANDLER.secret);
+            let is_client = wanted.names.is_empty();
+            assert_eq!((usage.server_auth, usage.client_auth), (!is_client, is_client), "{wanted:?}");
+            let groups = certificate.subject().iter_organization().map(|group| group.as_str().unwrap());
+            assert_eq!(groups.collect::<Vec<_>>(), wanted.organizations);
+            assert_eq!(Facts::of(&issued.certificate).unwrap().names, wanted.names);
         }
         let nonsense = Pair { certificate: String::new(), key: "nonsense".to_owned() };
-        assert!(issue(&nonsense, VIRT_API, NOW, 50).is_err());
+        assert!(matches!(issue(("ca", &nonsense), &server(), NOW, 50), Err(Error::Key)));
     }
 
     #[test]
     fn a_certificate_says_who_issued_it() {
-        let (first, second) = (make(NOW, 100).unwrap(), make(NOW, 100).unwrap());
+        let (first, second) = (make("ca", NOW, 100).unwrap(), make("ca", NOW, 100).unwrap());
         let facts = |pair: &Pair| Facts::of(&pair.certificate).unwrap();
-        let issued = facts(&issue(&first, VIRT_API, NOW, 50).unwrap());
+        let issued = facts(&issue(("ca", &first), &server(), NOW, 50).unwrap());
         assert_eq!((issued.made, issued.until), (NOW, NOW + 50));
         assert!(issued.is_issued_by(&facts(&first)));
         assert!(!issued.is_issued_by(&facts(&second)));

@@ -2,8 +2,6 @@
 //!
 //! The components read their files again when they change.
 
-mod authority;
-mod rotation;
 mod strategy;
 
 use std::collections::BTreeMap;
@@ -18,15 +16,18 @@ use thiserror::Error;
 use tracing::{info, warn};
 use vireo_api::names::MANAGED_BY;
 
-use self::authority::Pair;
-pub use self::rotation::Lifetime;
-use self::rotation::{Authorities, Change};
+pub use vireo_certificates::Lifetime;
+use vireo_certificates::{Authorities, Change, Pair, Rotation, Subject};
+
 pub use self::strategy::Strategy;
 
 /// The Secret of the authority; KubeVirt's name.
 const AUTHORITY: &str = "kubevirt-ca";
 /// Keys of its Secret: the authority that is announced, beside the one that issues.
 const NEXT: (&str, &str) = ("next.crt", "next.key");
+/// Seconds until the components have read what a Secret says: the kubelet writes changes into the files of a Pod within some
+/// two minutes.
+const PROPAGATION: i64 = 4 * 60;
 /// Interval of checks.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 /// The name of the configurations of webhooks.
@@ -50,6 +51,10 @@ impl Certificate {
     fn names(&self) -> Vec<String> {
         let own = self.server.into_iter().flat_map(|name| [name.to_owned(), format!("{name}.cluster.local")]);
         own.chain(self.has_metrics.then(|| METRICS_SERVER_NAME.to_owned())).collect()
+    }
+
+    fn subject(&self) -> Subject {
+        Subject { name: self.name.to_owned(), organizations: Vec::new(), names: self.names() }
     }
 }
 
@@ -95,8 +100,8 @@ pub enum CertificateError {
     #[error("a request to the API server failed")]
     Api(#[from] kube::Error),
     /// A certificate cannot be made.
-    #[error("cannot make a certificate")]
-    Make(#[from] rcgen::Error),
+    #[error(transparent)]
+    Make(#[from] vireo_certificates::Error),
     /// A Secret has other data than this program writes.
     #[error("the Secret {0} cannot be read: delete it, and it is made again")]
     Damaged(&'static str),
@@ -140,7 +145,8 @@ impl Certificates {
         let bundle = authorities.bundle();
         for (wanted, secret) in known {
             let current = secret.as_ref().and_then(pair);
-            let is_valid = |pair: &Pair| !authorities.is_due(&pair.certificate, wanted, strategy.server, now);
+            let is_valid =
+                |pair: &Pair| !authorities.is_due(&pair.certificate, &wanted.subject(), strategy.server, now);
             let valid = current.filter(is_valid);
             let is_new = valid.is_none();
             let trusted = secret.as_ref().and_then(|secret| text(secret, "ca.crt"));
@@ -149,7 +155,7 @@ impl Certificates {
             }
             let pair = match valid {
                 Some(pair) => pair,
-                None => authorities.issue(wanted, strategy.server, now)?,
+                None => authorities.issue(&wanted.subject(), strategy.server, now)?,
             };
             self.write(wanted.secret, data(&pair, &bundle)).await?;
             if is_new {
@@ -181,7 +187,7 @@ impl Certificates {
         now: i64,
     ) -> Result<Authorities, CertificateError> {
         let Some(secret) = self.secrets().get_opt(AUTHORITY).await? else {
-            let made = Authorities::make(lifetime, now)?;
+            let made = Authorities::make(AUTHORITY, lifetime, now)?;
             let secret = self.secret(AUTHORITY, authority_data(&made));
             // One virt-operator works at a time.
             self.secrets().create(&PostParams::default(), &secret).await?;
@@ -189,7 +195,7 @@ impl Certificates {
             return Ok(made);
         };
         let mut authorities = stored(&secret).ok_or(CertificateError::Damaged(AUTHORITY))?;
-        if let Some(change) = authorities.rotate(in_use, lifetime, now)? {
+        if let Some(change) = authorities.rotate(in_use, rotation(lifetime), now)? {
             self.write(AUTHORITY, authority_data(&authorities)).await?;
             match change {
                 Change::Made => warn!(secret = AUTHORITY, "the authority had ended: made another one"),
@@ -229,8 +235,12 @@ impl Certificates {
 /// # Errors
 /// When none can be made.
 pub fn self_signed(wanted: Certificate, now: i64) -> Result<(String, String), CertificateError> {
-    let made = authority::self_signed(wanted, now, Strategy::default().server.duration)?;
+    let made = vireo_certificates::self_signed(&wanted.subject(), now, Strategy::default().server.duration)?;
     Ok((made.certificate, made.key))
+}
+
+fn rotation(lifetime: Lifetime) -> Rotation {
+    Rotation { lifetime, propagation: PROPAGATION }
 }
 
 type Data = BTreeMap<String, ByteString>;
@@ -260,8 +270,8 @@ fn stored(secret: &Secret) -> Option<Authorities> {
             && announced.as_ref().is_none_or(|next| *certificate != next.certificate)
     };
     let trusted = text(secret, "ca.crt").unwrap_or_default();
-    let former = authority::split(&trusted).filter(known).map(str::to_owned).collect();
-    Some(Authorities { issuing, announced, former })
+    let former = vireo_certificates::split(&trusted).filter(known).map(str::to_owned).collect();
+    Some(Authorities { name: AUTHORITY, issuing, announced, former })
 }
 
 fn text(secret: &Secret, key: &str) -> Option<String> {
@@ -281,8 +291,8 @@ pub(crate) mod tests {
     /// A certificate that is valid now: that of its authority, its own and its key, in PEM.
     pub(crate) fn issued(wanted: Certificate) -> (String, String, String) {
         let (strategy, now) = (Strategy::default(), jiff::Timestamp::now().as_second());
-        let authorities = Authorities::make(strategy.authority, now).unwrap();
-        let pair = authorities.issue(wanted, strategy.server, now).unwrap();
+        let authorities = Authorities::make(AUTHORITY, strategy.authority, now).unwrap();
+        let pair = authorities.issue(&wanted.subject(), strategy.server, now).unwrap();
         (authorities.issuing.certificate, pair.certificate, pair.key)
     }
 
@@ -290,15 +300,28 @@ pub(crate) mod tests {
     fn authorities_are_stored_as_they_are() {
         let lifetime = Strategy::default().authority;
         let due = NOW + lifetime.duration - lifetime.renew_before;
-        let mut authorities = Authorities::make(lifetime, NOW).unwrap();
+        let mut authorities = Authorities::make(AUTHORITY, lifetime, NOW).unwrap();
         let mut changes = Vec::new();
-        for now in [due, due + rotation::PROPAGATION] {
-            changes.extend(authorities.rotate(&[], lifetime, now).unwrap());
+        for now in [due, due + PROPAGATION] {
+            changes.extend(authorities.rotate(&[], rotation(lifetime), now).unwrap());
             let secret = Secret { data: Some(authority_data(&authorities)), ..Secret::default() };
             assert_eq!(stored(&secret).as_ref(), Some(&authorities));
         }
         assert_eq!(changes, [Change::Announced, Change::Issues]);
         assert_eq!(authorities.former.len(), 1);
         assert_eq!(stored(&Secret::default()), None);
+    }
+
+    /// No other component may answer as a node agent, or as virt-api.
+    #[test]
+    fn each_component_has_names_of_its_own() {
+        for wanted in CERTIFICATES {
+            let names = wanted.names();
+            let is_client = wanted.secret == VIRT_API_CLIENT.secret;
+            assert_eq!(names.is_empty(), is_client, "{}", wanted.secret);
+            assert_eq!(names.iter().any(|name| name == METRICS_SERVER_NAME), !is_client);
+            let is_agent = names.iter().any(|name| name == AGENT_SERVER_NAME);
+            assert_eq!(is_agent, wanted.secret == VIRT_HANDLER.secret);
+        }
     }
 }

@@ -3,12 +3,10 @@
 use jiff::SignedDuration;
 use vireo_api::v1::{CertConfig, KubeVirtSpec};
 
-use super::rotation::{Lifetime, PROPAGATION};
+use super::{Lifetime, PROPAGATION};
 use crate::Problem;
 
 const DAY: i64 = 24 * 60 * 60;
-/// By default, certificates are replaced when this part of their life is left. As KubeVirt.
-const LEFT: i64 = 5;
 /// The steps of a rotation that a certificate has to outlive, each of which takes until all components have read it.
 const STEPS: i64 = 2;
 const PATH: &str = "spec.certificateRotateStrategy.selfSigned";
@@ -22,40 +20,35 @@ pub struct Strategy {
     pub server: Lifetime,
 }
 
-impl Lifetime {
-    fn lasting(duration: i64) -> Self {
-        Self { duration, renew_before: duration / LEFT }
+fn given_lifetime(given: &CertConfig, default: Lifetime, field: &str) -> Result<Lifetime, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let mut seconds = |name: &str, text: &str| match text {
+        "" => None,
+        text => match text.parse::<SignedDuration>() {
+            Ok(duration) if duration.is_positive() => Some(duration.as_secs()),
+            Ok(_) | Err(_) => {
+                let message = "must be a positive duration, such as 720h or 1h30m";
+                problems.push(Problem::invalid(format!("{PATH}.{field}.{name}"), message));
+                None
+            }
+        },
+    };
+    let duration = seconds("duration", &given.duration).unwrap_or(default.duration);
+    let renew_before =
+        seconds("renewBefore", &given.renew_before).unwrap_or(Lifetime::lasting(duration).renew_before);
+    if problems.is_empty() && renew_before >= duration {
+        let message = "must be shorter than the duration";
+        problems.push(Problem::invalid(format!("{PATH}.{field}.renewBefore"), message));
     }
-
-    fn given(given: &CertConfig, default: Self, field: &str) -> Result<Self, Vec<Problem>> {
-        let mut problems = Vec::new();
-        let mut seconds = |name: &str, text: &str| match text {
-            "" => None,
-            text => match text.parse::<SignedDuration>() {
-                Ok(duration) if duration.is_positive() => Some(duration.as_secs()),
-                Ok(_) | Err(_) => {
-                    let message = "must be a positive duration, such as 720h or 1h30m";
-                    problems.push(Problem::invalid(format!("{PATH}.{field}.{name}"), message));
-                    None
-                }
-            },
-        };
-        let duration = seconds("duration", &given.duration).unwrap_or(default.duration);
-        let renew_before = seconds("renewBefore", &given.renew_before).unwrap_or(duration / LEFT);
-        if problems.is_empty() && renew_before >= duration {
-            let message = "must be shorter than the duration";
-            problems.push(Problem::invalid(format!("{PATH}.{field}.renewBefore"), message));
-        }
-        let least = STEPS * PROPAGATION;
-        if problems.is_empty() && renew_before < least {
-            let message = format!(
-                "must be at least {} minutes: components read new certificates within that time",
-                least / 60
-            );
-            problems.push(Problem::invalid(format!("{PATH}.{field}.renewBefore"), message));
-        }
-        if problems.is_empty() { Ok(Self { duration, renew_before }) } else { Err(problems) }
+    let least = STEPS * PROPAGATION;
+    if problems.is_empty() && renew_before < least {
+        let message = format!(
+            "must be at least {} minutes: components read new certificates within that time",
+            least / 60
+        );
+        problems.push(Problem::invalid(format!("{PATH}.{field}.renewBefore"), message));
     }
+    if problems.is_empty() { Ok(Lifetime { duration, renew_before }) } else { Err(problems) }
 }
 
 impl Default for Strategy {
@@ -76,7 +69,7 @@ impl Strategy {
             return Ok(default);
         };
         let lifetime = |given: &Option<CertConfig>, default, field| match given {
-            Some(given) => Lifetime::given(given, default, field),
+            Some(config) => given_lifetime(config, default, field),
             None => Ok(default),
         };
         let authority = lifetime(&given.ca, default.authority, "ca");
