@@ -17,12 +17,14 @@ use futures_util::future::BoxFuture;
 use tower::{BoxError, Service};
 
 use crate::auth::User;
+use crate::flow_control::Origin;
 use crate::http::{self, ApiError, Server};
 use body::Guarded;
 
 /// Sends requests to a [`Server`] of the same process as one [user](User).
 ///
-/// Requests are authorized, admitted, limited and counted as those that come over TLS are. Only the authentication is left
+/// Requests are authorized, admitted, limited and counted as those that come over TLS are, of the priority level
+/// [`System`](crate::flow_control::PriorityLevel::System). Only the authentication is left
 /// out, so an `Authorization` header is ignored; impersonation headers work, for users who may impersonate. Response
 /// bodies are streams: a watch sends its events as they happen, and ends when its body is dropped. A request whose future
 /// is dropped is cancelled, but for a write that has begun.
@@ -48,18 +50,20 @@ pub struct InProcess {
     _kept: Option<Arc<Server>>,
     user: Arc<User>,
     user_agent: Option<HeaderValue>,
+    origin: Origin,
 }
 
 impl InProcess {
     /// Sends requests as this user.
     pub fn new(server: Arc<Server>, user: User) -> Self {
-        Self { _kept: Some(Arc::clone(&server)), ..Self::part_of(Arc::downgrade(&server), user) }
+        let part = Self::part_of(Arc::downgrade(&server), user);
+        Self { _kept: Some(server), origin: Origin::Component, ..part }
     }
 
     /// The same for a part of the server, as a service or the admission, which does not keep the server. When the server
     /// is gone, requests are answered with 503.
     pub fn part_of(server: Weak<Server>, user: User) -> Self {
-        Self { server, _kept: None, user: Arc::new(user), user_agent: None }
+        Self { server, _kept: None, user: Arc::new(user), user_agent: None, origin: Origin::Part }
     }
 
     /// Sets the `User-Agent` of requests that have none. What stands before its slash is the field manager of writes that
@@ -95,8 +99,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Self { server, user, user_agent, .. } = self.clone();
+        let Self { server, user, user_agent, origin, .. } = self.clone();
         let mut request = request.map(Body::new);
+        request.extensions_mut().insert(origin);
         if let Some(user_agent) = user_agent {
             request.headers_mut().entry(header::USER_AGENT).or_insert(user_agent);
         }

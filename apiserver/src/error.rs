@@ -7,6 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::flow_control::Rejected;
 use crate::managed_fields::{Conflict, Unapplied};
 use crate::meta;
 use crate::rbac::action::Action;
@@ -15,6 +16,9 @@ use crate::store::{DiskError, Excess, Expired, UpdateError, WriteError};
 
 /// How many causes the message lists, as in KubeVirt's API.
 const MAX_CAUSES: usize = 10;
+
+/// Seconds after which requests that came too many are to be tried again; as a Kubernetes API server's.
+const RETRY_AFTER: u32 = 1;
 
 /// A refused request.
 #[derive(Debug, Clone)]
@@ -25,6 +29,8 @@ pub struct ApiError {
     details: Option<Value>,
     /// Whether the connection ends with it, as not all of the request was read.
     closes: bool,
+    /// Whether the response has the header `Retry-After`.
+    retries: bool,
 }
 
 /// A `metav1.Status` of a failure.
@@ -38,7 +44,7 @@ pub fn status(code: u16, reason: &str, message: &str) -> Value {
 impl ApiError {
     /// An error with a code and a reason, such as `NotFound`.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, closes: false }
+        Self { code, reason, message: message.into(), details: None, closes: false, retries: false }
     }
 
     fn about(self, resource: &Resource, name: &str, causes: &[Cause]) -> Self {
@@ -95,6 +101,12 @@ impl ApiError {
     /// 429: not now; the client may try again later.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
+    /// The client is asked to try again after a second.
+    #[must_use]
+    pub(crate) fn retried(self) -> Self {
+        Self { details: Some(json!({"retryAfterSeconds": RETRY_AFTER})), retries: true, ..self }
     }
 
     /// 403: it is not allowed now.
@@ -287,6 +299,12 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     )
 }
 
+impl From<Rejected> for ApiError {
+    fn from(Rejected: Rejected) -> Self {
+        Self::too_many_requests("Too many requests, please try again later.").retried()
+    }
+}
+
 impl From<Expired> for ApiError {
     fn from(expired: Expired) -> Self {
         Self::new(StatusCode::GONE, "Expired", expired.to_string())
@@ -339,6 +357,9 @@ impl IntoResponse for ApiError {
         if self.code == StatusCode::UNAUTHORIZED {
             let value = header::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+        if self.retries {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
         }
         if self.closes {
             let value = header::HeaderValue::from_static("close");

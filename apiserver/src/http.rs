@@ -24,7 +24,7 @@ mod write;
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use axum::Router;
@@ -41,12 +41,13 @@ pub use crate::error::{ApiError, status};
 pub use measured::Measures;
 pub use query::dry_run;
 pub use request_info::{RequestInfo, ResourcePath};
-pub use service::{Answer, ApiService, Endpoint, Proxy};
+pub use service::{Answer, ApiService, Endpoint, Proxied, Proxy};
 
 use crate::admission::Admission;
 use crate::auth::{Tokens, User};
+use crate::flow_control::{self, FlowControl, Kept, Origin, PriorityLevel};
 use crate::rbac::roles::RolesNow;
-use crate::served_resources::ServedResourcesCache;
+use crate::served_resources::{ServedResources, ServedResourcesCache};
 use crate::store::Store;
 use discovery::Served;
 use measured::RequestLabels;
@@ -82,6 +83,8 @@ pub struct Server {
     pub metrics: Router,
     /// What is counted of requests.
     pub measures: Measures,
+    /// How many requests are answered at the same time.
+    pub flow_control: FlowControl,
 }
 
 /// Answers a request of an authenticated user. A panic is answered with 500, as a Kubernetes API server does.
@@ -106,10 +109,33 @@ async fn serve(
 ) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
+    let origin = request.extensions().get().copied().unwrap_or(Origin::Remote);
+    let (level, flow) = (PriorityLevel::of(&user, origin), user.name.clone());
     access::check(server, user, &info, &mut request)?;
     let served = server.served.now(&server.store);
     let target = Route::of(&info, &served, &server.services)?;
     about.means(&target, &query);
+    if origin == Origin::Part {
+        return dispatch(server, target, &served, query, request).await;
+    }
+    if about.is_long_running() {
+        let connection = request.extensions().get::<Weak<Kept>>().cloned();
+        let leave = server.flow_control.long_running(level, &flow)?;
+        let response = dispatch(server, target, &served, query, request).await?;
+        return Ok(flow_control::keep(leave, connection.as_ref(), response));
+    }
+    let request = body::buffer(request).await?;
+    let _seat = server.flow_control.seat(level, &flow).await?;
+    dispatch(server, target, &served, query, request).await
+}
+
+async fn dispatch(
+    server: &Arc<Server>,
+    target: Route,
+    served: &ServedResources,
+    query: Query,
+    mut request: Request,
+) -> Result<Response, ApiError> {
     match target {
         Route::Object(object) => objects(server, object, query, request).await,
         Route::Scale(object) => {
@@ -144,7 +170,7 @@ async fn serve(
             if request.method() != Method::GET && request.method() != Method::HEAD {
                 return Err(ApiError::method_not_allowed());
             }
-            let served = Served { resources: &served, services: &server.services };
+            let served = Served { resources: served, services: &server.services };
             documents(&served, &target, &request)
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! [`store`] keeps objects and their history; [`resource`] is what is served, [`schema`] what its fields are, and
 //! [`managed_fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`],
-//! or for a [`client`] in the same process.
+//! or for a [`client`] in the same process, as many requests at a time as [`flow_control`] allows.
 //! [`served_resources`] adds the CustomResourceDefinitions that [`definitions`] reconciles; [`accounts`]
 //! gives every namespace a ServiceAccount, whose Secrets [`account_tokens`] fills; [`garbage_collector`] removes what was left
 //! behind. [`auth`] authenticates users, and [`rbac`] authorizes them.
@@ -19,6 +19,7 @@ pub mod controller;
 pub mod definitions;
 pub mod error;
 pub mod files;
+pub mod flow_control;
 pub mod garbage_collector;
 pub mod http;
 pub mod json_path;

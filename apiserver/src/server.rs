@@ -6,7 +6,7 @@ mod unauthenticated;
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -22,7 +22,8 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
-use crate::http::{self, ApiError, Server};
+use crate::flow_control::{Kept, PriorityLevel};
+use crate::http::{self, ApiError, Proxied, Server};
 use lingering::Lingering;
 pub use timeouts::ClientTimeouts;
 use unauthenticated::{ConnectionSlot, Connections};
@@ -79,7 +80,9 @@ async fn connection(
     // The kernel closes the connection then.
     rustix::net::sockopt::set_tcp_user_timeout(&stream, timeouts.unread())
         .map_err(|error| error.to_string())?;
-    let stream = Lingering::over(stream, timeouts.rest());
+    let keeping = Arc::new(Kept::default());
+    let kept = Arc::downgrade(&keeping);
+    let stream = Lingering::over(stream, timeouts.rest()).keeping(keeping);
     let stream = tokio::time::timeout(timeouts.head(), acceptor.accept(stream));
     let stream = stream.await.map_err(|_| "no TLS in time".to_owned())?.map_err(|error| error.to_string())?;
     // Only certificates of our own authority come this far.
@@ -90,17 +93,21 @@ async fn connection(
     }
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (serving, slot, server) = (Arc::clone(&serving), Arc::clone(&slot), Arc::clone(&server));
-        let certified = certified.clone();
+        let (certified, kept) = (certified.clone(), Weak::clone(&kept));
         async move {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(timeouts);
+            request.extensions_mut().insert(Weak::clone(&kept));
             let path = request.uri().path();
             if let Some(proxy) = server.proxies.iter().find(|proxy| proxy.serves(path)) {
-                let Some(answer) = Arc::clone(proxy).answer(request) else {
+                let Some(Proxied { flow, answer }) = Arc::clone(proxy).answer(request) else {
                     return Ok::<_, Infallible>(ApiError::unauthorized().into_response());
                 };
                 slot.known();
-                return Ok(answer.await);
+                return Ok(match server.flow_control.long_running(PriorityLevel::Users, &flow) {
+                    Ok(_leave) => answer.await,
+                    Err(rejected) => ApiError::from(rejected).closing().into_response(),
+                });
             }
             let Some(user) = user(&serving, certified.as_ref(), &request) else {
                 return Ok(ApiError::unauthorized().into_response());

@@ -11,7 +11,9 @@ use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_apiserver::auth::{Tokens, bearer};
-use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, Proxy, ResourcePath, body, json_of};
+use vireo_apiserver::http::{
+    Answer, ApiError, ApiService, Endpoint, Proxied, Proxy, ResourcePath, body, json_of,
+};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::Cause;
 use vireo_client::Kind;
@@ -120,9 +122,11 @@ impl Proxy for CdiApi {
         DOORS.contains(&path)
     }
 
-    fn answer(self: Arc<Self>, request: Request) -> Option<Answer<Response>> {
+    fn answer(self: Arc<Self>, request: Request) -> Option<Proxied> {
         let subject = sender(&self, &request)?;
-        Some(Box::pin(receive(self, subject, request)))
+        // Tokens say for which claim they are, and not who got them.
+        let flow = format!("uploads to {}", subject.namespace);
+        Some(Proxied { flow, answer: Box::pin(receive(self, subject, request)) })
     }
 }
 

@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use tokio::runtime::Handle;
 use vireo_apiserver::auth::{KNOWN, User};
 use vireo_apiserver::client::InProcess;
+use vireo_apiserver::flow_control::FlowControl;
 use vireo_apiserver::http::{Measures, Server};
 use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
@@ -40,12 +41,14 @@ pub struct Parts {
     pub node: Router,
     /// What is counted of requests.
     pub measures: Measures,
+    /// How many requests are answered at the same time.
+    pub flow_control: FlowControl,
 }
 
 impl Parts {
     /// The server of these parts, by the reference that its parts have to it. It must be called in a runtime.
     pub fn server(self, server: &Weak<Server>) -> Server {
-        let Self { store, registry, state_dir, allowed, cdi, node, measures } = self;
+        let Self { store, registry, state_dir, allowed, cdi, node, measures, flow_control } = self;
         let virt_api = part_client(server, policy::VIRT_API, "virt-api");
         Server {
             store: Arc::clone(&store),
@@ -66,6 +69,7 @@ impl Parts {
             roles: RolesNow::default(),
             metrics: node,
             measures,
+            flow_control,
         }
     }
 }

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use vireo_api::spec::HypervisorChoice;
 use vireo_apiserver::auth::{KeyError, Signer, Tokens};
 use vireo_apiserver::files::FileError;
+use vireo_apiserver::flow_control::FlowControl;
 use vireo_apiserver::http::Measures;
 use vireo_apiserver::pki::{Authority, PkiError};
 use vireo_apiserver::resource::Registry;
@@ -139,7 +140,8 @@ pub async fn run(
 
     let router = vireo_handler::http::router(Arc::clone(&node));
     let measures = Measures::default();
-    node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
+    let flow_control = FlowControl::default();
+    node.metrics.join(|registry| measures.register(registry, Arc::clone(&store), flow_control.clone()));
     let for_accounts = Arc::clone(&tokens);
     let api = Arc::new_cyclic(|server| {
         let uploads = Uploads {
@@ -156,6 +158,7 @@ pub async fn run(
             cdi: Arc::new(CdiApi { tokens, uploads }),
             node: router,
             measures,
+            flow_control,
         };
         parts.server(server)
     });

@@ -1,6 +1,8 @@
 //! What a request carries.
 
-use axum::body::Body;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -20,9 +22,29 @@ const SMALL: usize = 64 << 10;
 static LARGE: Semaphore = Semaphore::const_new(128 << 20);
 
 /// A body that was read, with its part of [`LARGE`].
+#[derive(Debug)]
 struct Counted {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     _part: Option<SemaphorePermit<'static>>,
+}
+
+/// A request with its whole body, which is read before the request takes a seat.
+pub(super) async fn buffer(mut request: Request) -> Result<Request, ApiError> {
+    if request.body().is_end_stream() {
+        return Ok(request);
+    }
+    // Requests of this process have none.
+    let timeouts = request.extensions().get::<ClientTimeouts>().copied().unwrap_or_default();
+    let body = std::mem::take(request.body_mut());
+    // Before it is read, so that a client that waits for `100 Continue` need not send it.
+    if body.size_hint().lower() > LIMIT as u64 {
+        return Err(ApiError::too_large(LIMIT));
+    }
+    let read = tokio::time::timeout(timeouts.body(), collect(body, &LARGE)).await;
+    let counted = Arc::new(read.map_err(|_| ApiError::too_slow())??);
+    *request.body_mut() = Body::from(counted.bytes.clone());
+    request.extensions_mut().insert(counted);
+    Ok(request)
 }
 
 /// The media type, without parameters.
@@ -31,18 +53,13 @@ fn media_type(request: &Request) -> String {
     value.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-async fn bytes(request: Request) -> Result<Counted, ApiError> {
-    // Requests of this process have none.
-    let timeouts = request.extensions().get::<ClientTimeouts>().copied().unwrap_or_default();
-    let body = request.into_body();
-    // Before it is read, so that a client that waits for `100 Continue` need not send it.
-    if body.size_hint().lower() > LIMIT as u64 {
-        return Err(ApiError::too_large(LIMIT));
-    }
-    match tokio::time::timeout(timeouts.body(), collect(body, &LARGE)).await {
-        Err(_) => Err(ApiError::too_slow()),
-        Ok(read) => read,
-    }
+async fn bytes(request: Request) -> Result<Arc<Counted>, ApiError> {
+    let mut request = match request.extensions().get::<Arc<Counted>>() {
+        Some(_) => request,
+        None => buffer(request).await?,
+    };
+    let empty = || Arc::new(Counted { bytes: Bytes::new(), _part: None });
+    Ok(request.extensions_mut().remove().unwrap_or_else(empty))
 }
 
 async fn collect(body: Body, large: &'static Semaphore) -> Result<Counted, ApiError> {
@@ -62,14 +79,14 @@ async fn collect(body: Body, large: &'static Semaphore) -> Result<Counted, ApiEr
         }
         let more = u32::try_from(more).ok().and_then(|more| large.try_acquire_many(more).ok());
         let more = more.ok_or_else(|| {
-            ApiError::too_many_requests("too many large requests: try again later").closing()
+            ApiError::too_many_requests("too many large requests: try again later").retried().closing()
         })?;
         match &mut part {
             Some(part) => part.merge(more),
             None => part = Some(more),
         }
     }
-    Ok(Counted { bytes, _part: part })
+    Ok(Counted { bytes: bytes.into(), _part: part })
 }
 
 fn json(bytes: &[u8]) -> Result<Value, ApiError> {
@@ -92,7 +109,7 @@ fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
 pub async fn object(request: Request) -> Result<Option<Value>, ApiError> {
     let kind = media_type(&request);
     let body = bytes(request).await?;
-    let bytes = body.bytes.as_slice();
+    let bytes: &[u8] = &body.bytes;
     if bytes.is_empty() {
         return Ok(None);
     }

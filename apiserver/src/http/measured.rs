@@ -10,7 +10,7 @@ use axum::http::{Method, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 
 use super::query::Query;
 use super::route::Route;
+use crate::flow_control::{FlowControl, Load};
 use crate::store::Store;
 
 const BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 5., 30.];
@@ -101,6 +102,13 @@ impl RequestLabels {
     }
 }
 
+impl RequestLabels {
+    /// Whether the request takes as long as its client wants.
+    pub(super) fn is_long_running(&self) -> bool {
+        matches!(self.verb, "CONNECT" | "WATCH")
+    }
+}
+
 /// A request that goes on after its answer has begun; counted until this goes.
 #[derive(Debug)]
 pub(super) struct Lasting(Gauge);
@@ -112,19 +120,20 @@ impl Drop for Lasting {
 }
 
 impl Measures {
-    /// Shows these, and how many objects there are.
-    pub fn register(&self, registry: &mut Registry, store: Arc<Store>) {
+    /// Shows these, how many objects there are, and how many requests go on.
+    pub fn register(&self, registry: &mut Registry, store: Arc<Store>, flow_control: FlowControl) {
         registry.register("apiserver_request", "Requests that were answered", self.answered.clone());
         let help = "How long answers took to begin, in seconds";
         registry.register("apiserver_request_duration_seconds", help, self.took.clone());
         registry.register("apiserver_longrunning_requests", "Watches that go on", self.lasting.clone());
         registry.register_collector(Box::new(Stored(store)));
+        registry.register_collector(Box::new(InFlight(flow_control)));
     }
 
     pub(super) fn answered(&self, about: RequestLabels, code: StatusCode, took: Duration) {
+        let is_long_running = about.is_long_running();
         let RequestLabels { verb, resource } = about;
-        // These take as long as their clients want.
-        if !matches!(verb, "CONNECT" | "WATCH") {
+        if !is_long_running {
             let took_by = Took { verb, resource: resource.clone() };
             self.took.get_or_create(&took_by).observe(took.as_secs_f64());
         }
@@ -157,6 +166,39 @@ impl Collector for Stored {
         }
         for (resource, count) in unreadable {
             ConstGauge::new(count).encode(family.encode_family(&[("resource", resource)])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct InFlight(FlowControl);
+
+impl Collector for InFlight {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let loads = self.0.load();
+        let numbers: [(&str, &str, fn(&Load) -> usize); 3] = [
+            ("executing_requests", "Requests that are executed.", |load| load.executing),
+            ("inqueue_requests", "Requests that wait for a seat.", |load| load.waiting),
+            ("longrunning_requests", "Requests that go on as long as clients want.", |load| {
+                load.long_running
+            }),
+        ];
+        for (name, help, number) in numbers {
+            let name = format!("apiserver_flowcontrol_current_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for load in &loads {
+                let count = u64::try_from(number(load)).unwrap_or(u64::MAX);
+                ConstGauge::new(count)
+                    .encode(family.encode_family(&[("priority_level", load.level.name())])?)?;
+            }
+        }
+        let (name, help) =
+            ("apiserver_flowcontrol_rejected_requests", "Requests that were answered with 429.");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for load in &loads {
+            let counter = ConstCounter::new(load.rejected);
+            counter.encode(family.encode_family(&[("priority_level", load.level.name())])?)?;
         }
         Ok(())
     }

@@ -55,5 +55,19 @@ pub trait Proxy: fmt::Debug + Send + Sync {
     fn serves(&self, path: &str) -> bool;
 
     /// The answer to a request; None where its credentials are not right.
-    fn answer(self: Arc<Self>, request: Request) -> Option<Answer<Response>>;
+    fn answer(self: Arc<Self>, request: Request) -> Option<Proxied>;
+}
+
+/// A request with credentials of another kind.
+pub struct Proxied {
+    /// In whose name it is, for the [limits](crate::flow_control) of requests that go on for long.
+    pub flow: String,
+    /// Its answer.
+    pub answer: Answer<Response>,
+}
+
+impl fmt::Debug for Proxied {
+    fn fmt(&self, form: &mut fmt::Formatter<'_>) -> fmt::Result {
+        form.debug_struct("Proxied").field("flow", &self.flow).finish_non_exhaustive()
+    }
 }

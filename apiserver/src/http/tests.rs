@@ -38,6 +38,7 @@ impl World {
             roles: RolesNow::default(),
             metrics: Router::new(),
             measures: Measures::default(),
+            flow_control: FlowControl::default(),
         });
         Self { _dir: dir, server }
     }

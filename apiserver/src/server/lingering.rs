@@ -7,11 +7,14 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
+
+use crate::flow_control::Kept;
 
 /// How much is thrown away.
 const MOST: usize = 64 << 20;
@@ -27,11 +30,17 @@ pub(super) struct Lingering<S> {
     until: Option<Pin<Box<Sleep>>>,
     /// Bytes that are still read.
     left: usize,
+    /// What requests keep until the connection is closed.
+    _kept: Option<Arc<Kept>>,
 }
 
 impl<S> Lingering<S> {
     pub(super) fn over(stream: S, longest: Duration) -> Self {
-        Self { stream, longest, until: None, left: MOST }
+        Self { stream, longest, until: None, left: MOST, _kept: None }
+    }
+
+    pub(super) fn keeping(self, kept: Arc<Kept>) -> Self {
+        Self { _kept: Some(kept), ..self }
     }
 }
 
@@ -71,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, longest, until, left } = &mut *self;
+        let Self { stream, longest, until, left, .. } = &mut *self;
         let until = match until {
             Some(until) => until,
             None => {

@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry as Metrics;
 use vireo_apiserver::admission::{Admission, AdmitAll};
 use vireo_apiserver::auth::{Signer, Tokens, User};
 use vireo_apiserver::client::InProcess;
+use vireo_apiserver::flow_control::FlowControl;
 use vireo_apiserver::http::{ApiService, Measures, Server};
 use vireo_apiserver::rbac::defaults::Policy;
 use vireo_apiserver::rbac::roles::RolesNow;
@@ -54,6 +55,7 @@ impl TestServer {
             roles: RolesNow::default(),
             metrics: Router::new(),
             measures: Measures::default(),
+            flow_control: FlowControl::default(),
         });
         Self { server, _dir: dir, _controllers: controllers }
     }
@@ -73,7 +75,11 @@ impl TestServer {
     /// How many watches go on.
     pub(crate) fn watches(&self) -> u32 {
         let mut metrics = Metrics::default();
-        self.server.measures.register(&mut metrics, Arc::clone(&self.server.store));
+        self.server.measures.register(
+            &mut metrics,
+            Arc::clone(&self.server.store),
+            self.server.flow_control.clone(),
+        );
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &metrics).unwrap();
         let lines = text.lines().filter(|line| line.starts_with("apiserver_longrunning_requests{"));

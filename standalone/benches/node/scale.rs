@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use vireo_apiserver::auth::{Signer, Tokens, User};
 use vireo_apiserver::client::InProcess;
+use vireo_apiserver::flow_control::FlowControl;
 use vireo_apiserver::http::{Measures, Server};
 use vireo_apiserver::resource::Registry;
 use vireo_apiserver::store::Store;
@@ -85,6 +86,7 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
             cdi: Arc::new(CdiApi { tokens, uploads }),
             node: Router::new(),
             measures: Measures::default(),
+            flow_control: FlowControl::default(),
         };
         parts.server(server)
     });

@@ -108,7 +108,8 @@ async fn an_administrator_learns_of_objects_that_cannot_be_read() {
     let reported = std::str::from_utf8(&reported).unwrap();
     assert!(reported.contains("[+]objects ok: 1 could not be read"), "{reported}");
     let mut registry = prometheus_client::registry::Registry::default();
-    world.server.measures.register(&mut registry, Arc::clone(&world.server.store));
+    let server = &world.server;
+    server.measures.register(&mut registry, Arc::clone(&server.store), server.flow_control.clone());
     let mut shown = String::new();
     prometheus_client::encoding::text::encode(&mut shown, &registry).unwrap();
     assert!(shown.contains("vireo_unreadable_objects{resource=\"configmaps\"} 1"), "{shown}");

@@ -39,7 +39,7 @@ fn request(token: &str, body: Body) -> Request<Body> {
 
 async fn send(world: &World, token: &str, body: Body) -> (u16, String) {
     let request = request(token, body);
-    let response = Arc::clone(&world.cdi).answer(request).unwrap().await;
+    let response = Arc::clone(&world.cdi).answer(request).unwrap().answer.await;
     let code = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (code, String::from_utf8(body.to_vec()).unwrap())

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::compose::{Parts, part_client};
+use vireo_apiserver::flow_control::FlowControl;
 use vireo_install::policy::CDI_API;
 
 use super::*;
@@ -73,6 +74,7 @@ impl World {
                 cdi: Arc::clone(served),
                 node: Router::new(),
                 measures: Measures::default(),
+                flow_control: FlowControl::default(),
             };
             parts.server(server)
         });
