@@ -5,7 +5,7 @@ mod certificate;
 mod jwt;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::HeaderValue;
 use jiff::Timestamp;
@@ -72,7 +72,7 @@ impl User {
 /// Authenticates users by their tokens.
 #[derive(Debug)]
 pub struct Tokens {
-    administrator: String,
+    administrator: RwLock<String>,
     signer: Signer,
     store: Arc<Store>,
 }
@@ -89,12 +89,25 @@ pub struct Bearer {
 impl Tokens {
     /// With the administrator's, and those that are signed for the accounts of a store.
     pub fn new(administrator: String, signer: Signer, store: Arc<Store>) -> Self {
-        Self { administrator, signer, store }
+        Self { administrator: RwLock::new(administrator), signer, store }
+    }
+
+    /// Replaces the administrator's; whether it is another one.
+    pub fn set_administrator(&self, token: String) -> bool {
+        let mut administrator = self.administrator.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *administrator != token;
+        *administrator = token;
+        is_new
+    }
+
+    fn is_administrator(&self, token: &str) -> bool {
+        let administrator = self.administrator.read().unwrap_or_else(PoisonError::into_inner);
+        same(token.as_bytes(), administrator.as_bytes())
     }
 
     /// Whose token it is, for whomever.
     pub fn bearer(&self, token: &str) -> Option<Bearer> {
-        if same(token.as_bytes(), self.administrator.as_bytes()) {
+        if self.is_administrator(token) {
             return Some(Bearer { user: User::administrator(), audiences: vec![ISSUER.to_owned()] });
         }
         let claims: Claims = self.signer.read(token)?;
@@ -150,5 +163,10 @@ mod tests {
         for wrong in ["", "righ", "righT", "rights"] {
             assert_eq!(tokens.user_of(wrong), None, "{wrong}");
         }
+        assert!(
+            tokens.set_administrator("rights".to_owned()) && !tokens.set_administrator("rights".to_owned())
+        );
+        assert_eq!(tokens.user_of("right"), None);
+        assert_eq!(tokens.user_of("rights"), Some(User::administrator()));
     }
 }

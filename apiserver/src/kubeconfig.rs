@@ -6,13 +6,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::files::{FileError, write_atomically};
-use crate::pki::Identity;
+use crate::pki::Pair;
 
 /// Writes it, readable by its owner only.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write(path: &Path, url: &str, authority: &str, who: &Identity) -> Result<(), FileError> {
+pub fn write(path: &Path, url: &str, authority: &str, who: &Pair) -> Result<(), FileError> {
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: vireo\n\
          clusters:\n- name: vireo\n  cluster:\n    server: {url}\n    certificate-authority-data: {authority}\n\
@@ -35,16 +35,17 @@ pub fn is_for(path: &Path, url: &str, authority: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::Authority;
+    use crate::pki::Certificates;
 
     #[test]
     fn a_file_is_for_one_server_of_one_authority() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
-        let authority = Authority::of(dir.path()).unwrap();
-        let (url, certificate) = ("https://127.0.0.1:6443", authority.certificate());
+        let certificates = Certificates::new(dir.path(), vec!["localhost".to_owned()]);
+        let current = certificates.reconcile(1_800_000_000).unwrap().0;
+        let (url, certificate) = ("https://127.0.0.1:6443", current.authorities.bundle());
         assert!(!is_for(&path, url, &certificate), "there is none");
-        write(&path, url, &certificate, &authority.administrator().unwrap()).unwrap();
+        write(&path, url, &certificate, &current.administrator).unwrap();
         assert!(is_for(&path, url, &certificate));
         assert!(!is_for(&path, "https://127.0.0.1:644", &certificate));
         assert!(!is_for(&path, url, "another"));

@@ -16,7 +16,6 @@ use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
@@ -24,6 +23,7 @@ use tracing::{debug, warn};
 use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
 use crate::flow_control::{Kept, PriorityLevel};
 use crate::http::{self, ApiError, Proxied, Server};
+use crate::pki::LiveTls;
 use lingering::Lingering;
 pub use timeouts::ClientTimeouts;
 use unauthenticated::{ConnectionSlot, Connections};
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct SecureServing {
     /// TLS with the authority that issues client certificates.
-    pub tls: Arc<ServerConfig>,
+    pub tls: LiveTls,
     /// What others show.
     pub tokens: Arc<Tokens>,
     /// How long they may take.
@@ -46,7 +46,6 @@ pub struct SecureServing {
 
 /// Serves until the listener is dropped.
 pub async fn serve(listener: TcpListener, serving: SecureServing, server: Arc<Server>) -> io::Result<()> {
-    let acceptor = TlsAcceptor::from(Arc::clone(&serving.tls));
     let serving = Arc::new(serving);
     let connections = Connections::new();
     loop {
@@ -58,7 +57,8 @@ pub async fn serve(listener: TcpListener, serving: SecureServing, server: Arc<Se
                 continue;
             }
         };
-        let (acceptor, serving, server) = (acceptor.clone(), Arc::clone(&serving), Arc::clone(&server));
+        let acceptor = TlsAcceptor::from(serving.tls.get());
+        let (serving, server) = (Arc::clone(&serving), Arc::clone(&server));
         connections.spawn(|slot| async move {
             let slot = Arc::new(slot);
             if let Err(error) = connection(stream, &acceptor, (serving, slot), server).await {
@@ -141,6 +141,8 @@ fn user(serving: &SecureServing, certified: Option<&User>, request: &Request) ->
 
 #[cfg(test)]
 mod tests {
+    use rustls::ServerConfig;
+
     use super::*;
 
     #[test]
@@ -154,7 +156,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(crate::store::Store::open(&dir.path().join("store")).unwrap());
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), store));
-        let serving = SecureServing { tls: Arc::new(tls), tokens, timeouts: ClientTimeouts::default() };
+        let serving = SecureServing { tls: LiveTls::new(tls), tokens, timeouts: ClientTimeouts::default() };
         let request = |path: &str, token: Option<&str>| {
             let request = Request::builder().uri(path);
             let request = match token {

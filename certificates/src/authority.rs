@@ -92,6 +92,11 @@ impl Facts {
         })
     }
 
+    /// Those of each certificate in a text.
+    pub fn all(text: &str) -> impl Iterator<Item = Self> {
+        split(text).filter_map(Self::of)
+    }
+
     /// Whether an authority has issued it.
     pub fn is_issued_by(&self, authority: &Self) -> bool {
         !authority.own_key.is_empty() && self.issuer_key == authority.own_key

@@ -12,17 +12,17 @@ use tokio::io::unix::AsyncFd;
 
 /// Watches directories.
 #[derive(Debug)]
-pub(crate) struct Inotify {
+pub struct Inotify {
     fd: AsyncFd<OwnedFd>,
 }
 
 /// Something happened in a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// The event flags.
-    pub(crate) flags: ReadFlags,
+    pub flags: ReadFlags,
     /// The directory entry; empty for the directory itself.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 impl Inotify {
@@ -30,7 +30,7 @@ impl Inotify {
     ///
     /// # Errors
     /// When the kernel's limit of instances is reached.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         // SAFETY: the descriptor registered is the one owned by the `OwnedFd` moved in; it is neither replaced nor
         // closed before the `AsyncFd` is dropped.
@@ -44,7 +44,7 @@ impl Inotify {
     ///
     /// # Errors
     /// When it does not exist, is not a directory, or the kernel's limit of watches is reached.
-    pub(crate) fn watch(&self, directory: &Path, flags: WatchFlags) -> io::Result<()> {
+    pub fn watch(&self, directory: &Path, flags: WatchFlags) -> io::Result<()> {
         inotify::add_watch(self.fd.get_ref(), directory, flags | WatchFlags::ONLYDIR)?;
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Inotify {
     ///
     /// # Errors
     /// When the kernel's queue cannot be read.
-    pub(crate) async fn events(&self) -> io::Result<Vec<Event>> {
+    pub async fn events(&self) -> io::Result<Vec<Event>> {
         loop {
             let mut ready = self.fd.readable().await?;
             let events = self.drain()?;

@@ -10,7 +10,7 @@ mod console_log;
 pub mod devices;
 pub mod heartbeat;
 pub mod http;
-mod inotify;
+pub mod inotify;
 pub mod jobs;
 pub mod launcher;
 pub mod live_settings;

@@ -5,6 +5,7 @@ use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
+use vireo_apiserver::pki::OVERLAP;
 use vireo_apiserver::server::ClientTimeouts;
 use vireo_handler::command::{Failure, NodeArgs};
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
@@ -28,6 +29,12 @@ pub(crate) enum Command {
     /// Deletes the KubeVirt object of a cluster, that of $KUBECONFIG or the one that it runs in, and waits until virt-operator has
     /// removed what it installed: for `helm uninstall`, before virt-operator is deleted.
     Uninstall(Uninstall),
+    /// The certificates of a standalone server: an administrator's command on its host.
+    #[command(subcommand)]
+    Certificate(CertificateCommand),
+    /// The administrator's token of a standalone server.
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a host that shuts down.
     StopGuests(StopGuests),
 }
@@ -52,6 +59,37 @@ pub(crate) struct Uninstall {
     /// How long to wait.
     #[arg(long, value_name = "SECONDS", default_value_t = 240)]
     pub(crate) timeout: u64,
+}
+
+/// The state directory of a standalone server, which may run.
+#[derive(Debug, Args)]
+pub(crate) struct ServerState {
+    /// The state directory of the server.
+    #[arg(long, value_name = "DIR", env = "VIREO_STATE_DIR", default_value = "/var/lib/vireo")]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertificateCommand {
+    /// Prints until when certificates are valid.
+    Check(ServerState),
+    /// Makes the certificates of the server and of the administrator anew, and with them the kubeconfig. Former ones stay valid until
+    /// they end.
+    Rotate(ServerState),
+    /// Replaces the certificate authority in steps, so that clients keep working that read the kubeconfig again during each.
+    RotateCa {
+        #[command(flatten)]
+        server: ServerState,
+        /// How long the next authority is announced before it issues certificates, and the former one trusted after that.
+        #[arg(long, value_name = "SECONDS", default_value_t = OVERLAP.as_secs())]
+        overlap: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Replaces the administrator's token. The former one is refused at once.
+    Rotate(ServerState),
 }
 
 #[derive(Debug, Args)]

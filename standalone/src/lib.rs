@@ -10,6 +10,7 @@ pub mod admit;
 pub mod bootstrap;
 pub mod cdi;
 pub mod compose;
+pub mod credentials;
 mod host_paths;
 mod pod_log;
 pub mod resource;

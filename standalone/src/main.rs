@@ -1,6 +1,7 @@
 //! `vireo`: the KubeVirt API on one host.
 
 mod cli;
+mod rotate;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -19,13 +20,15 @@ use vireo_install::objects::{chart_files, operator_manifests};
 use vireo_install::uninstall::uninstall;
 use vireo_standalone::run::{Options, run};
 
-use cli::{Cli, Command, Manifests, Uninstall};
+use cli::{Cli, Command, Manifests, TokenCommand, Uninstall};
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
         Command::Manifests(asked) => command::run(|| Ok(manifests(asked))),
         Command::Uninstall(asked) => command::run(|| Ok(remove(asked))),
+        Command::Certificate(asked) => command::run(|| Ok(rotate::certificate(asked))),
+        Command::Token(TokenCommand::Rotate(asked)) => command::run(|| Ok(rotate::token(asked))),
         Command::StopGuests(asked) => command::run(|| Ok(stop_guests(asked.state_dir))),
     }
 }

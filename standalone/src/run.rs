@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tracing::{info, warn};
 use vireo_api::spec::HypervisorChoice;
 use vireo_apiserver::auth::{KeyError, Signer, Tokens};
 use vireo_apiserver::files::FileError;
 use vireo_apiserver::flow_control::FlowControl;
 use vireo_apiserver::http::Measures;
-use vireo_apiserver::pki::{Authority, PkiError};
+use vireo_apiserver::pki::PkiError;
 use vireo_apiserver::resource::Registry;
 use vireo_apiserver::server::{self, ClientTimeouts, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
-use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
+use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, rbac};
 use vireo_client::metrics::{Collected, MetricSet};
 use vireo_handler::cluster::{Cluster, Projector};
 use vireo_handler::heartbeat::{self, Owner};
@@ -35,6 +36,7 @@ use vireo_operators::{Controllers, placement};
 use crate::bootstrap;
 use crate::cdi::CdiApi;
 use crate::compose::{Parts, client, part_client, scheduler};
+use crate::credentials::{self, Credentials};
 use crate::resource;
 use crate::uploads::Uploads;
 use vireo_install::policy;
@@ -87,7 +89,7 @@ pub enum RunError {
 }
 
 /// Where a server keeps what is the API's.
-fn directory(state: &Path) -> PathBuf {
+pub fn directory(state: &Path) -> PathBuf {
     state.join("api")
 }
 
@@ -113,28 +115,21 @@ pub async fn run(
     bootstrap::prepare(&store, &node.settings.node_name)?;
     let policy = policy::policy();
     rbac::bootstrap::prepare(&store, &policy)?;
-    let authority = Authority::of(&directory)?;
     let listening = |source| RunError::Listen { address: options.listen, source };
     let bind = async || TcpListener::bind(options.listen).await;
     let is_held = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     let listener = retry_while_held(bind, is_held).await.map_err(listening)?;
     let address = listener.local_addr().map_err(listening)?;
     let signer = Signer::of(&directory.join("sa.key"))?;
-    let tokens = Arc::new(Tokens::new(token(&directory)?, signer, Arc::clone(&store)));
-    let tls = authority.server(&names(&node.settings.node_name), &addresses(address))?;
+    let tokens = Arc::new(Tokens::new(credentials::token(&directory)?, signer, Arc::clone(&store)));
+    let url = format!("https://{}", reachable(address));
+    let credentials = Credentials::of(&directory, address, &node.settings.node_name, &url)?;
+    let trusted = credentials.trusted();
     let serving =
-        SecureServing { tls: Arc::new(tls), tokens: Arc::clone(&tokens), timeouts: options.timeouts };
+        SecureServing { tls: credentials.tls(), tokens: Arc::clone(&tokens), timeouts: options.timeouts };
     let local = vireo_handler::http::bind(&node.state.endpoint())?;
 
-    let url = format!("https://{}", reachable(address));
-    let config = directory.join("kubeconfig");
-    let certificate = authority.certificate();
-    if let Err(error) = kubeconfig::write(&config, &url, &certificate, &authority.administrator()?) {
-        if !kubeconfig::is_for(&config, &url, &certificate) {
-            return Err(error.into());
-        }
-        warn!(error = &error as &dyn std::error::Error, "the kubeconfig of an earlier start stays");
-    }
+    let config = credentials.write_kubeconfig()?;
     info!(url, state = %node.settings.state_dir.display(), node = node.settings.node_name, "vireo runs");
     ready(&url, &config);
 
@@ -142,7 +137,7 @@ pub async fn run(
     let measures = Measures::default();
     let flow_control = FlowControl::default();
     node.metrics.join(|registry| measures.register(registry, Arc::clone(&store), flow_control.clone()));
-    let for_accounts = Arc::clone(&tokens);
+    let (for_accounts, for_credentials) = (Arc::clone(&tokens), Arc::clone(&tokens));
     let api = Arc::new_cyclic(|server| {
         let uploads = Uploads {
             client: part_client(server, policy::CDI_API, "cdi-apiserver"),
@@ -173,7 +168,7 @@ pub async fn run(
     });
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
     let kubelet = client(&api, policy::LOCAL_KUBELET, "local-kubelet");
-    node.set_projector(Projector::new(kubelet, authority.certificate()));
+    node.set_projector(Projector::new(kubelet, trusted.clone()));
     let virt_handler = client(&api, policy::VIRT_HANDLER, "virt-handler");
     let cluster = Cluster::new(virt_handler.clone(), Arc::clone(&node), unreadable_vmis(&store));
     tokio::select! {
@@ -187,7 +182,8 @@ pub async fn run(
         () = node.images.collect_garbage() => {}
         () = rbac::bootstrap::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
-        () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
+        () = fill_account_tokens(Arc::clone(&store), for_accounts, trusted) => {}
+        () = credentials.run(for_credentials) => {}
         () = heartbeat::run(
             virt_handler, &node.settings.node_name, Owner::NodeAgent, LiveSettings::fixed(),
         ) => {}
@@ -196,6 +192,21 @@ pub async fn run(
     }
     info!("vireo stops; its guests go on");
     Ok(())
+}
+
+/// Fills the Secrets of ServiceAccounts, and again when other authorities are trusted.
+async fn fill_account_tokens(store: Arc<Store>, tokens: Arc<Tokens>, mut trusted: watch::Receiver<String>) {
+    loop {
+        let authority = trusted.borrow_and_update().clone();
+        tokio::select! {
+            () = account_tokens::run(Arc::clone(&store), Arc::clone(&tokens), authority) => return,
+            changed = trusted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// What launcher Pods have in common here.
@@ -246,32 +257,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
-}
-
-/// The names in the certificate of the API server.
-fn names(node: &str) -> Vec<String> {
-    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", node];
-    names.into_iter().map(str::to_owned).collect()
-}
-
-/// The addresses in the certificate of the API server that listens at one.
-fn addresses(listening: SocketAddr) -> Vec<IpAddr> {
-    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
-    if !listening.ip().is_unspecified() {
-        addresses.push(listening.ip());
-    }
-    addresses
-}
-
-/// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.
-fn token(directory: &Path) -> Result<String, StateError> {
-    let path = directory.join("token.json");
-    if let Some(token) = read_json::<String>(&path)? {
-        return Ok(token);
-    }
-    let token = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-    write_json(&path, &token)?;
-    Ok(token)
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ mod hostile;
 mod kill;
 #[path = "suite/place.rs"]
 mod place;
+#[path = "suite/rotation.rs"]
+mod rotation;
 #[path = "suite/server.rs"]
 mod server;
 #[path = "suite/thousand.rs"]

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, Error};
+use tokio::sync::watch;
 use tracing::warn;
 use uuid::Uuid;
 use vireo_api::names::CREATED_BY_LABEL;
@@ -24,8 +25,8 @@ const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 #[derive(Clone)]
 pub struct Projector {
     client: Client,
-    /// The certificate of the API server's authority, in PEM.
-    authority: String,
+    /// The certificates of the API server's authorities, in PEM.
+    authority: watch::Receiver<String>,
 }
 
 impl std::fmt::Debug for Projector {
@@ -35,8 +36,8 @@ impl std::fmt::Debug for Projector {
 }
 
 impl Projector {
-    /// A projector that reads with a client, of an API server whose authority has this certificate.
-    pub fn new(client: Client, authority: String) -> Self {
+    /// A projector that reads with a client, of an API server whose authorities have these certificates.
+    pub fn new(client: Client, authority: watch::Receiver<String>) -> Self {
         Self { client, authority }
     }
 
@@ -142,7 +143,8 @@ impl Projector {
             other => other.into(),
         })?;
         let token = made.status.map(|status| status.token).unwrap_or_default();
-        let entries = [("ca.crt", self.authority.as_str()), ("namespace", namespace), ("token", &token)];
+        let authority = self.authority.borrow().clone();
+        let entries = [("ca.crt", authority.as_str()), ("namespace", namespace), ("token", &token)];
         collect(entries.map(|(name, content)| (name.to_owned(), content.as_bytes().to_vec())))
     }
 

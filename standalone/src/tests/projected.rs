@@ -14,7 +14,10 @@ const CORE: &str = "/api/v1/namespaces/default";
 const VMI: &str = "5d307ca9-b3ef-428c-8861-06e72d69f223";
 
 fn projector(world: &World, account: (&str, &str)) -> Projector {
-    Projector::new(client(&world.server, account, "local-kubelet"), "authority".to_owned())
+    Projector::new(
+        client(&world.server, account, "local-kubelet"),
+        tokio::sync::watch::channel("authority".to_owned()).1,
+    )
 }
 
 async fn create(world: &World, plural: &str, object: Value) {

@@ -57,6 +57,11 @@ impl Server {
         &self.address
     }
 
+    /// Its state directory.
+    pub(crate) fn state(&self) -> &Path {
+        self.state.path()
+    }
+
     /// Bytes of memory that are its own (`Pss` of `proc(5)`).
     pub(crate) fn memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id())).unwrap();

@@ -1,0 +1,67 @@
+//! Commands that replace certificates and tokens of a server in its state directory. A server that runs notices.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use vireo_apiserver::pki::{Facts, announce_authority, renew};
+use vireo_handler::command::Failure;
+use vireo_standalone::credentials::rotate_token;
+use vireo_standalone::run::directory;
+
+use crate::cli::{CertificateCommand, ServerState};
+
+/// Where the server keeps its certificates.
+fn existing(ServerState { state_dir }: ServerState) -> Result<PathBuf, Failure> {
+    let directory = directory(&state_dir);
+    match directory.is_dir() {
+        true => Ok(directory),
+        false => Err(format!("{} is not the state directory of a server", state_dir.display()).into()),
+    }
+}
+
+pub(crate) async fn token(server: ServerState) -> Result<(), Failure> {
+    let directory = existing(server)?;
+    rotate_token(&directory)?;
+    println!("the administrator has a new token in {}", directory.join("token.json").display());
+    Ok(())
+}
+
+pub(crate) async fn certificate(command: CertificateCommand) -> Result<(), Failure> {
+    match command {
+        CertificateCommand::Check(server) => check(server),
+        CertificateCommand::Rotate(server) => {
+            renew(&existing(server)?)?;
+            println!(
+                "the server makes new certificates and a new kubeconfig: at once if it runs, else when it starts"
+            );
+            Ok(())
+        }
+        CertificateCommand::RotateCa { server, overlap } => {
+            let directory = existing(server)?;
+            let now = Timestamp::now().as_second();
+            if !announce_authority(&directory, Duration::from_secs(overlap), now)? {
+                return Err("the authority is being replaced already".into());
+            }
+            println!(
+                "the next authority is announced: it issues certificates in {overlap} s, and {overlap} s after that the former \
+                 one is no longer trusted. Clients need the kubeconfig of the server anew before each."
+            );
+            Ok(())
+        }
+    }
+}
+
+fn check(server: ServerState) -> Result<(), Failure> {
+    let directory = existing(server)?;
+    for (name, what) in [("ca.crt", "authority"), ("server.pem", "server"), ("admin.pem", "administrator")] {
+        let path = directory.join(name);
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        for facts in Facts::all(&text) {
+            println!("{what}: ends at {}", Timestamp::from_second(facts.until)?);
+        }
+    }
+    Ok(())
+}
