@@ -78,17 +78,17 @@ fn fit(claim: &Value) -> Result<(), NotNow> {
     Ok(())
 }
 
-/// Does what blocks.
-async fn aside<T: Send + 'static, E: Into<NotNow> + Send + 'static>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, NotNow> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(Into::into),
-        Err(error) => Err(NotNow::Hold(std::io::Error::other(error))),
-    }
-}
-
 impl Uploads {
+    /// Does what blocks for a claim of a namespace, on one of the threads that the jobs of the node have.
+    async fn aside<T: Send + 'static, E: Into<NotNow> + Send + 'static>(
+        &self,
+        namespace: &str,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, NotNow> {
+        let done = self.jobs.quick.run(namespace, move |_| work()).await;
+        done.map_err(|error| NotNow::Upload(error.into()))?.map_err(Into::into)
+    }
+
     /// The claim that a token is for.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Uploads {
         let key = self.fit(subject).await?;
         let (files, claim) = (self.files.clone(), key.clone());
         let is_held = move || Ok::<_, NotNow>(files.awaits_image(&claim.namespace, &claim.name));
-        let is_held = aside(is_held).await?;
+        let is_held = self.aside(&subject.namespace, is_held).await?;
         self.is_unused(&key, is_held).await?;
         Ok(key)
     }
@@ -144,7 +144,7 @@ impl Uploads {
     ) -> Result<(), NotNow> {
         // What was created before it was held may have begun.
         self.is_unused(key, !is_new).await?;
-        aside(move || image.put()).await?;
+        self.aside(&key.namespace, move || image.put()).await?;
         let (message, reason) = (format!("{RUNNING}.message"), format!("{RUNNING}.reason"));
         let annotations = json!({
             PHASE: "Succeeded", READY: "false", RUNNING: "false", message: "Upload Complete", reason: "Completed",
@@ -161,7 +161,7 @@ impl Uploads {
     async fn hold(&self, key: &ObjectKey, is_held: bool) -> Result<bool, NotNow> {
         let (files, claim) = (self.files.clone(), key.clone());
         let held = move || files.await_image(&claim.namespace, &claim.name, is_held).map_err(NotNow::Hold);
-        aside(held).await
+        self.aside(&key.namespace, held).await
     }
 }
 
