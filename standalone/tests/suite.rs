@@ -4,6 +4,8 @@
 
 #[path = "suite/clients.rs"]
 mod clients;
+#[path = "suite/flood.rs"]
+mod flood;
 #[path = "suite/hostile.rs"]
 mod hostile;
 #[path = "suite/kill.rs"]

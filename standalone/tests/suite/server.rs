@@ -92,6 +92,11 @@ impl Server {
 
     /// The same with a certificate of the server's authority.
     pub(crate) async fn client_with_certificate(&self, name: &str, group: &str) -> Client {
+        Client::try_from(self.config_with_certificate(name, group).await).unwrap()
+    }
+
+    /// What makes such a client.
+    pub(crate) async fn config_with_certificate(&self, name: &str, group: &str) -> Config {
         let key = PrivatePkcs8KeyDer::from_pem_file(self.state.path().join("api/ca.key")).unwrap();
         let key = KeyPair::try_from(&key).unwrap();
         let pem = |label: &str, bytes: &[u8]| {
@@ -113,7 +118,7 @@ impl Server {
             client_key_data: Some(pem("PRIVATE KEY", &mine.serialize_der()).into()),
             ..AuthInfo::default()
         };
-        Client::try_from(config).unwrap()
+        config
     }
 
     /// An administrator's connection, for what no client sends.
@@ -128,7 +133,8 @@ impl Server {
         self.stream_of(config).await
     }
 
-    async fn stream_of(&self, config: Config) -> TlsStream<TcpStream> {
+    /// A connection with a configuration's credentials.
+    pub(crate) async fn stream_of(&self, config: Config) -> TlsStream<TcpStream> {
         let tls = config.rustls_client_config().unwrap();
         let socket = TcpSocket::new_v4().unwrap();
         // Full soon, where a client does not read.
