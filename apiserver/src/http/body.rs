@@ -168,7 +168,7 @@ mod tests {
         let body = |count: usize| Body::from(vec![b' '; count]);
         let first = collect(body(2 * SMALL), &ROOM).await.unwrap();
         assert_eq!(first.bytes.len(), 2 * SMALL);
-        let refused = collect(body(SMALL + 1), &ROOM).await.err().expect("there is no room");
+        let refused = collect(body(SMALL + 1), &ROOM).await.expect_err("there is no room");
         assert_eq!(axum::response::IntoResponse::into_response(refused).status(), 429);
         assert_eq!(collect(body(SMALL), &ROOM).await.unwrap().bytes.len(), SMALL);
         drop(first);

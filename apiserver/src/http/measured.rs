@@ -174,10 +174,12 @@ impl Collector for Stored {
 #[derive(Debug)]
 struct InFlight(FlowControl);
 
+type NumberOf = fn(&Load) -> usize;
+
 impl Collector for InFlight {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let loads = self.0.load();
-        let numbers: [(&str, &str, fn(&Load) -> usize); 3] = [
+        let numbers: [(&str, &str, NumberOf); 3] = [
             ("executing_requests", "Requests that are executed.", |load| load.executing),
             ("inqueue_requests", "Requests that wait for a seat.", |load| load.waiting),
             ("longrunning_requests", "Requests that go on as long as clients want.", |load| {
