@@ -63,6 +63,8 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
         ("vmi-panic", Ready),
         ("vmi-clock", Ready),
         ("vmi-host-disk", Ready),
+        ("vmi-vsock", ReadyOr("/dev/vhost-vsock")),
+        ("vmi-dedicated-cpus", ReadyOr("CPUs")),
     ],
     &[
         ("vmi-ports", Ready),
@@ -94,6 +96,7 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
         ("standalone/vmi-sysprep", Ready),
         ("standalone/vmi-network-data", Ready),
         ("vmi-ephemeral", Ready),
+        ("standalone/filesystem", Ready),
     ],
     &[
         ("standalone/csmall", Ready),
