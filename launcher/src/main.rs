@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use futures_util::stream;
@@ -19,10 +20,10 @@ use vireo_launcher::fault::chain;
 use vireo_launcher::files::PassedFiles;
 use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
-use vireo_launcher::seccomp::Seccomp;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
 use vireo_launcher::{confine, console_log, image, logging, process, socket};
+use vireo_privileges::seccomp::{self, Seccomp};
 use vireo_proto::RUN_DIRECTORY;
 use vireo_proto::files::{self, FILES_SOCKET};
 use vireo_proto::launcher::launcher_server::LauncherServer;
@@ -99,12 +100,16 @@ struct Args {
     /// The variable store of that code, unchanged; VMs get copies.
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_VARIABLES", requires = "efi_code")]
     efi_variables: Option<PathBuf>,
-    /// What becomes of a system call that a launcher on the native monitor does not need.
-    #[arg(long, value_name = "MODE", env = "VIREO_SECCOMP", value_enum, default_value_t)]
+    /// What becomes of a system call that a launcher does not need.
+    #[arg(long, value_name = "MODE", env = seccomp::VARIABLE, default_value_t, value_parser = seccomp_mode())]
     seccomp: Seccomp,
     /// Least important lines to log: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
+}
+
+fn seccomp_mode() -> impl TypedValueParser<Value = Seccomp> {
+    PossibleValuesParser::new(Seccomp::NAMES).try_map(|name| name.parse::<Seccomp>())
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use vireo_privileges::seccomp::Seccomp;
 use vireo_proto::files::KVM;
 use vireo_vmm::kvm::KvmUnusable;
 
@@ -12,7 +13,6 @@ use crate::hypervisor::native::Native;
 use crate::hypervisor::qemu::{Qemu, find_binary};
 use crate::hypervisor::{Hypervisor, KvmState, Probe};
 use crate::launch::Kind;
-use crate::seccomp::Seccomp;
 use crate::session::Node;
 
 /// The node this process runs on.
@@ -24,7 +24,7 @@ pub struct LocalNode {
     pub firmware: firmware::Paths,
     /// What the node agent opened.
     pub files: PassedFiles,
-    /// What becomes of system calls that a launcher with the monitor does not need.
+    /// What becomes of system calls that a launcher does not need.
     pub seccomp: Seccomp,
 }
 
@@ -47,6 +47,7 @@ impl Node for LocalNode {
             Kind::Qemu => Box::new(Qemu {
                 binary: find_binary(&self.qemu).unwrap_or_else(|_| self.qemu.clone()),
                 kvm: self.kvm() == KvmState::Usable,
+                seccomp: self.seccomp,
             }),
         }
     }

@@ -1,6 +1,8 @@
 //! Gives up what a process started as root does not need: before it serves a guest (launcher), or reads an image
 //! (importer).
 
+pub mod seccomp;
+
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{

@@ -18,6 +18,7 @@ use std::thread;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
+use vireo_privileges::seccomp::Seccomp;
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::RebootPolicy;
 use vireo_vmm::config::{Notice, Notices, VmConfig};
@@ -29,7 +30,7 @@ use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::HostResources;
 use crate::launch::Launch;
 use crate::plan;
-use crate::seccomp::Seccomp;
+use crate::seccomp;
 use desired::DesiredState;
 
 /// The monitor.
@@ -49,7 +50,7 @@ impl Hypervisor for Native {
 }
 
 async fn start_vm(
-    seccomp: Seccomp,
+    filter: Seccomp,
     launch: Arc<Launch>,
     mut host: HostResources,
     port: Port,
@@ -85,7 +86,8 @@ async fn start_vm(
             pinning.pin_this(kind);
         }
     };
-    let threads = seccomp.restrict(pin).map_err(|error| fault(Code::HostResource, chain(&error)))?;
+    let threads =
+        seccomp::restrict_monitor(filter, pin).map_err(|error| fault(Code::HostResource, chain(&error)))?;
     let config = config.with_thread_hook(threads);
     let vm_thread =
         VmThread { config, launch, output: port.output, events, current, desired, _display: display };

@@ -28,6 +28,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use vireo_privileges::seccomp::Seccomp;
 use vireo_proto::launcher::Fault;
 
 pub use process::find_binary;
@@ -35,9 +36,10 @@ pub use process::find_binary;
 use self::event_loop::Beside;
 use super::{Guest, Hypervisor, Starting};
 use crate::console::Port;
-use crate::fault::{Code, fault_at};
+use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::{HostFirmware, HostResources};
 use crate::launch::Launch;
+use crate::seccomp;
 
 /// QEMU on this node.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub struct Qemu {
     pub binary: PathBuf,
     /// Whether KVM runs its guests; otherwise it emulates the vCPU.
     pub kvm: bool,
+    /// The filter of the launcher's system calls, which holds from QEMU's start on.
+    pub seccomp: Seccomp,
 }
 
 impl Hypervisor for Qemu {
@@ -88,6 +92,8 @@ impl Qemu {
         let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
+        // Before anything of the guest is read: QEMU has its own filter, and nothing else is started.
+        seccomp::restrict_driver(self.seccomp).map_err(|error| fault(Code::HostResource, chain(&error)))?;
         let guest = event_loop::start(process, Beside { tpm, filesystems }, agent, launch).await?;
         if let Some((pinning, pid)) = pinned {
             // Without its owner, the guest ends.

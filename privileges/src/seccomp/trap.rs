@@ -1,13 +1,20 @@
-//! The end of a launcher by a system call that is not allowed.
+//! The end of a process by a system call that is not allowed.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::OnceLock;
 
 use syscalls::Sysno;
 
 /// No system call has this number: no table allows it.
 const NO_CALL: libc::c_long = 4095;
+/// What a line of the log says of a rejected call, before its name.
+const REJECTED: &str = "the seccomp filter does not allow system call ";
+/// The longest name of a system call that is taken from a log.
+const LONGEST_NAME: usize = 32;
+/// The program that the log names.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
 /// What a shell reports for a process that SIGSYS ended.
 const EXIT_CODE: libc::c_int = 128 + libc::SIGSYS;
 
@@ -22,8 +29,19 @@ struct Info {
     architecture: libc::c_uint,
 }
 
-/// Has a rejected call be reported before it ends the process.
-pub(super) fn handle() -> io::Result<()> {
+/// The name of the system call that a program has reported as rejected, from its log. The log is not trusted: what follows
+/// is a name or nothing.
+#[must_use]
+pub fn rejected_call(log: &str) -> Option<&str> {
+    let (_, rest) = log.split_once(REJECTED)?;
+    let name = rest.split(|next: char| !next.is_ascii_alphanumeric() && next != '_').next()?;
+    (1..=LONGEST_NAME).contains(&name.len()).then_some(name)
+}
+
+/// Has a rejected call be reported, with the name of this program, before it ends the process.
+pub(super) fn handle(program: &'static str) -> io::Result<()> {
+    // The first name stays.
+    let _ = PROGRAM.set(program);
     set_handler(report as *const () as libc::sighandler_t)
 }
 
@@ -52,7 +70,7 @@ extern "C" fn report(_signal: libc::c_int, info: *const Info, _context: *mut lib
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr())
     };
     let mut line = Line::default();
-    line.call(call, &name);
+    line.call(PROGRAM.get().copied().unwrap_or_default(), call, &name);
     // SAFETY: the bytes are initialized and live until the call returns.
     #[expect(unsafe_code, reason = "std's stderr takes a lock")]
     unsafe {
@@ -73,7 +91,7 @@ extern "C" fn report(_signal: libc::c_int, info: *const Info, _context: *mut lib
 }
 
 /// A line of the log, on the stack.
-pub(super) struct Line {
+struct Line {
     bytes: [u8; 160],
     length: usize,
 }
@@ -86,8 +104,10 @@ impl Default for Line {
 
 impl Line {
     /// Names a call that was rejected, and its thread.
-    pub(super) fn call(&mut self, call: i32, thread: &[u8]) {
-        self.add(b"virt-launcher: the seccomp filter does not allow system call ");
+    fn call(&mut self, program: &str, call: i32, thread: &[u8]) {
+        self.add(program.as_bytes());
+        self.add(b": ");
+        self.add(REJECTED.as_bytes());
         let number = usize::try_from(call).ok();
         if let Some(known) = number.and_then(Sysno::new) {
             self.add(known.name().as_bytes());
@@ -99,12 +119,6 @@ impl Line {
         let end = thread.iter().position(|byte| *byte == 0).unwrap_or(thread.len());
         self.add(thread.get(..end).unwrap_or_default());
         self.add(b"\n");
-    }
-
-    /// What there is so far.
-    #[cfg(test)]
-    pub(super) fn text(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap()
     }
 
     fn add(&mut self, bytes: &[u8]) {
@@ -121,5 +135,28 @@ impl Line {
             self.number(number / 10);
         }
         self.add(&[b'0' + u8::try_from(number % 10).unwrap_or_default()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_the_call_and_its_thread() {
+        let text = |call, thread| {
+            let mut line = Line::default();
+            line.call("virt-launcher", call, thread);
+            String::from_utf8(line.bytes[..line.length].to_vec()).unwrap()
+        };
+        let known =
+            "virt-launcher: the seccomp filter does not allow system call ptrace (101) of thread vcpu0\n";
+        assert_eq!(text(101, b"vcpu0\0\0"), known);
+        assert_eq!(rejected_call(&format!("before\n{known}after")), Some("ptrace"));
+        let unknown = text(4095, b"vm");
+        assert!(unknown.ends_with("system call (4095) of thread vm\n"), "{unknown}");
+        assert_eq!(rejected_call(&unknown), None);
+        assert_eq!(rejected_call(&format!("{REJECTED}{}", "a".repeat(LONGEST_NAME + 1))), None);
+        assert_eq!(rejected_call("ended"), None);
     }
 }
