@@ -51,8 +51,9 @@ pub struct NodeArgs {
     /// Whether launchers have cgroups with limits of memory, CPU time and processes.
     #[arg(long, value_enum, default_value_t = Cgroups::Auto)]
     launcher_cgroups: Cgroups,
-    /// User and group IDs of launchers. Each VM has its own, virt-importer the last one, and nothing else on this host may use them. The default is above
-    /// those that distributions and container runtimes use.
+    /// User and group IDs of launchers. Each VM has its own, each import of an image one of the last 64 (of a quarter, where there are
+    /// fewer than 256), and nothing else on this host may use them. The default is above those that distributions and container
+    /// runtimes use.
     #[arg(long, value_name = "FIRST-LAST", default_value = "1900000000-1900999999")]
     vm_uids: Users,
     /// The QEMU that launchers use, below /usr or without files of its own elsewhere [default: qemu-system-x86_64 on PATH].
@@ -118,7 +119,7 @@ impl NodeArgs {
                 Some(path) => std::path::absolute(path)?,
                 None => beside_this_program("virt-importer")?,
             },
-            user: self.vm_uids.importer(),
+            users: self.vm_uids.importers(),
         };
         Ok(Settings {
             storage_dir: match self.storage_dir {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
 /// How often a lookup is retried when the path changes meanwhile.
@@ -115,7 +115,7 @@ fn reopen(place: OwnedFd, access: OFlags) -> Result<File, OpenError> {
         return Err(OpenError::NotRegular);
     }
     let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = open(format!("/proc/self/fd/{}", place.as_raw_fd()), flags, Mode::empty())?;
+    let file = openat(CWD, format!("/proc/self/fd/{}", place.as_raw_fd()), flags, Mode::empty())?;
     Ok(File::from(file))
 }
 

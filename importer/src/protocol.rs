@@ -1,11 +1,10 @@
 //! What the node agent and the importer say to each other, in JSON.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, ReadAction};
+use crate::{Failure, LayoutKind, ReadAction};
 
 /// What the node agent asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +22,35 @@ pub enum Work {
     Registry(Request),
     /// Without one.
     Read(ReadRequest),
+    /// The same, of a disk image that `qemu-img` reads.
+    Convert(ConvertRequest),
+}
+
+impl Work {
+    /// The directory that it is about. It is inherited with this number.
+    #[must_use]
+    pub fn directory(&self) -> Option<i32> {
+        match self {
+            Self::Registry(Request { action: Action::Pull { layout, .. }, .. }) => Some(*layout),
+            Self::Read(ReadRequest { action, source, .. }) => {
+                (action.layout() == Some(LayoutKind::Directory)).then_some(*source)
+            }
+            Self::Registry(_) | Self::Convert(_) => None,
+        }
+    }
+}
+
+/// A disk image to convert. Its files are inherited with these numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConvertRequest {
+    /// The qcow2 image.
+    pub source: i32,
+    /// An empty file that becomes the raw disk.
+    pub output: i32,
+    /// The bytes of the disk.
+    pub virtual_size: u64,
+    /// The most bytes that may be written.
+    pub most_bytes: u64,
 }
 
 /// An image to read. Its files are inherited with these numbers.
@@ -60,8 +88,8 @@ pub enum Action {
     Pull {
         /// `sha256:…`, as it was resolved.
         digest: String,
-        /// The directory of the image layout, which exists.
-        layout: PathBuf,
+        /// The directory of the image layout, which is inherited with this number.
+        layout: i32,
         /// The most bytes that all layers may have together.
         most_bytes: u64,
     },
@@ -119,8 +147,24 @@ pub enum Answer {
     Unpacked,
     /// The source is a raw image that fits: the file is not written.
     AsIs,
+    /// It is a qcow2 image: what is wanted is its raw disk.
+    Convert {
+        /// Which file it is.
+        image: Qcow2Image,
+        /// The bytes of its disk.
+        virtual_size: u64,
+    },
     /// The node does not let this process have this for its isolation; it goes on without.
     Unconfined(String),
     /// It cannot be done.
     Failed(Failure),
+}
+
+/// Where an image is that is to be converted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Qcow2Image {
+    /// The source.
+    Source,
+    /// The file for what is between.
+    Scratch,
 }

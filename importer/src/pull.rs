@@ -1,5 +1,6 @@
 //! Finds an image and downloads it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -23,8 +24,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How many bytes lie between two reports of progress.
 const PROGRESS_STEP: u64 = 8 << 20;
 
-/// Does what a request asks for. `say` gets every answer but the last one, which is returned.
-pub async fn run(request: Request, say: &mut impl FnMut(Answer)) -> Answer {
+/// Does what a request asks for, with the image layout in `directory`. `say` gets every answer but the last one, which is
+/// returned.
+pub async fn run(request: Request, directory: &Path, say: &mut impl FnMut(Answer)) -> Answer {
     // Fails only where there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Request { image, endpoints, action } = request;
@@ -37,7 +39,7 @@ pub async fn run(request: Request, say: &mut impl FnMut(Answer)) -> Answer {
     };
     let done = match &action {
         Action::Resolve => resolve(&reference, &endpoints).await.map(Answer::Resolved),
-        Action::Pull { digest, layout, most_bytes } => match Layout::open(layout) {
+        Action::Pull { digest, layout: _, most_bytes } => match Layout::open(directory) {
             Ok(layout) => {
                 let target = Target { digest, layout: &layout, most_bytes: *most_bytes };
                 pull(&reference, &endpoints, &target, say).await.map(|bytes| Answer::Pulled { bytes })

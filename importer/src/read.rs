@@ -13,11 +13,10 @@ use liblzma::stream::{CONCATENATED, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::{BlobError, Blobs, Location, plain};
-use crate::convert::{ConvertError, convert};
 use crate::format::{self, Format, FormatError};
 use crate::oci::{Found, Image, OciError};
 use crate::sparse::{self, Budget};
-use crate::{Answer, Failure, FailureKind};
+use crate::{Answer, Failure, FailureKind, Qcow2Image};
 
 /// Sectors are 512 bytes: a raw image is padded to whole ones.
 const SECTOR: u64 = 512;
@@ -118,6 +117,16 @@ pub enum ReadAction {
     },
 }
 
+impl ReadAction {
+    /// How the source is stored, if it is a layout.
+    pub(crate) fn layout(&self) -> Option<LayoutKind> {
+        match self {
+            Self::Identify { layout, .. } | Self::Unpack { layout, .. } => Some(*layout),
+            Self::Copy { .. } | Self::Upload { .. } => None,
+        }
+    }
+}
+
 /// The open files of a [`ReadAction`].
 #[derive(Debug)]
 pub struct Files {
@@ -152,12 +161,8 @@ enum ReadError {
     TooLarge { wanted: u64, has: u64 },
     #[error("the compressed image is damaged")]
     Damaged(#[source] io::Error),
-    #[error("qemu-img cannot convert the disk image: it is damaged")]
-    Convert,
     #[error("no space is left on the node for the disk image")]
     Full,
-    #[error("cannot run qemu-img (Debian package qemu-utils)")]
-    NoQemuImg(#[source] io::Error),
     #[error("cannot write the disk image")]
     Write(#[source] io::Error),
     #[error("a file of the request is missing")]
@@ -179,16 +184,6 @@ impl From<io::Error> for ReadError {
     }
 }
 
-impl From<ConvertError> for ReadError {
-    fn from(error: ConvertError) -> Self {
-        match error {
-            ConvertError::Damaged => Self::Convert,
-            ConvertError::NoProgram(error) => Self::NoQemuImg(error),
-            ConvertError::Io(error) => error.into(),
-        }
-    }
-}
-
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
         let kind = match &error {
@@ -201,7 +196,6 @@ impl From<ReadError> for Failure {
             ReadError::TooLarge { wanted, .. } => FailureKind::DiskTooLarge { wanted: *wanted },
             ReadError::UploadFormat(_) => FailureKind::Format,
             ReadError::Damaged(_) => FailureKind::Damaged,
-            ReadError::Convert => FailureKind::Convert,
             _ => FailureKind::Other,
         };
         Self::new(kind, crate::failure::causes(&error))
@@ -216,9 +210,9 @@ pub fn read(action: &ReadAction, files: Files, most_bytes: u64) -> Answer {
         ReadAction::Identify { layout, tag } => open(*layout, files.source, tag.as_deref())
             .map(|image| Answer::Resolved(image.digest().to_owned())),
         ReadAction::Unpack { layout, tag, digest, file } => {
-            unpack((*layout, tag.as_deref(), digest), file, files, &mut budget).map(|()| Answer::Unpacked)
+            unpack((*layout, tag.as_deref(), digest), file, files, &mut budget)
         }
-        ReadAction::Copy { file } => copy(file, files, &mut budget).map(|()| Answer::Unpacked),
+        ReadAction::Copy { file } => copy(file, files, &mut budget),
         ReadAction::Upload { size } => upload(*size, files, &mut budget),
     };
     done.unwrap_or_else(|error| Answer::Failed(error.into()))
@@ -237,7 +231,7 @@ fn unpack(
     wanted: &WantedFile,
     Files { source, output, scratch }: Files,
     budget: &mut Budget,
-) -> Result<(), ReadError> {
+) -> Result<Answer, ReadError> {
     let image = open(layout, source, tag)?;
     if image.digest() != digest {
         return Err(ReadError::Changed);
@@ -252,10 +246,12 @@ fn unpack(
         error => error.into(),
     })?;
     match (found, wanted) {
-        (Some(Found::Regular), WantedFile::Disk(_)) => disk(&mut scratch, wanted, &mut output, budget),
+        (Some(Found::Regular), WantedFile::Disk(_)) => {
+            disk((&mut scratch, Qcow2Image::Scratch), wanted, &mut output, budget)
+        }
         (Some(Found::Regular), WantedFile::Boot(_)) => match output.metadata()?.len() > BOOT_FILE_LIMIT {
             true => Err(io::Error::from(ErrorKind::FileTooLarge).into()),
-            false => Ok(()),
+            false => Ok(Answer::Unpacked),
         },
         (Some(Found::Other(what)), _) => Err(ReadError::NotRegular { file: wanted.to_string(), what }),
         (None, WantedFile::Disk(None)) => Err(ReadError::NotOneDisk("0")),
@@ -267,7 +263,7 @@ fn copy(
     wanted: &WantedFile,
     Files { source, output, scratch }: Files,
     budget: &mut Budget,
-) -> Result<(), ReadError> {
+) -> Result<Answer, ReadError> {
     let mut source = File::from(source);
     if !source.metadata()?.is_file() {
         let what = "a directory or a special file";
@@ -278,13 +274,15 @@ fn copy(
     match wanted {
         WantedFile::Boot(_) => {
             sparse::copy(&mut source, &mut output, BOOT_FILE_LIMIT, budget)?;
-            Ok(())
+            Ok(Answer::Unpacked)
         }
         // qemu-img opens its image anew, which this user may not do with the file of an image.
-        WantedFile::Disk(_) if may_reopen(&source) => disk(&mut source, wanted, &mut output, budget),
+        WantedFile::Disk(_) if may_reopen(&source) => {
+            disk((&mut source, Qcow2Image::Source), wanted, &mut output, budget)
+        }
         WantedFile::Disk(_) => {
             sparse::copy(&mut source, &mut scratch, u64::MAX, budget)?;
-            disk(&mut scratch, wanted, &mut output, budget)
+            disk((&mut scratch, Qcow2Image::Scratch), wanted, &mut output, budget)
         }
     }
 }
@@ -293,21 +291,22 @@ fn may_reopen(file: &File) -> bool {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).is_ok()
 }
 
-/// Makes a raw disk.
+/// Makes a raw disk, or says what is to be converted.
 fn disk(
-    from: &mut File,
+    (from, image): (&mut File, Qcow2Image),
     wanted: &WantedFile,
     output: &mut File,
     budget: &mut Budget,
-) -> Result<(), ReadError> {
+) -> Result<Answer, ReadError> {
     let format = format::probe(from);
     match format.map_err(|source| ReadError::Format { file: wanted.to_string(), source })? {
         Format::Raw => {
             from.rewind()?;
             let length = sparse::copy(from, output, u64::MAX, budget)?;
-            Ok(output.set_len(length.next_multiple_of(SECTOR))?)
+            output.set_len(length.next_multiple_of(SECTOR))?;
+            Ok(Answer::Unpacked)
         }
-        Format::Qcow2 { virtual_size } => Ok(convert(from, output, virtual_size, budget)?),
+        Format::Qcow2 { virtual_size } => Ok(Answer::Convert { image, virtual_size }),
     }
 }
 
@@ -334,7 +333,10 @@ fn upload(
     match format {
         Format::Raw if !is_compressed => return Ok(Answer::AsIs),
         Format::Raw => drop(sparse::copy(&mut image, &mut output, size, budget)?),
-        Format::Qcow2 { virtual_size } => convert(&image, &output, virtual_size, budget)?,
+        Format::Qcow2 { virtual_size } => {
+            let image = if is_compressed { Qcow2Image::Scratch } else { Qcow2Image::Source };
+            return Ok(Answer::Convert { image, virtual_size });
+        }
     }
     output.set_len(size)?;
     Ok(Answer::Unpacked)

@@ -4,22 +4,22 @@
 //!
 //! In a Pod, the container runtime does this.
 
-mod files;
 mod landlock;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use vireo_privileges::Unprivileged;
+use vireo_privileges::root::{DirectoryAccess, Root, RootError};
 
 use crate::fault::chain;
 
@@ -73,6 +73,9 @@ pub enum ConfineError {
     /// It would not be the first process of a namespace.
     #[error("this process has no process ID namespace of its own: only virt-handler starts it")]
     NoNamespace,
+    /// It cannot have a root directory of its own.
+    #[error(transparent)]
+    Root(#[from] RootError),
     /// A system call failed.
     #[error("cannot {action}")]
     System {
@@ -120,7 +123,7 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
         [program.clone()].into_iter().chain(confinement.show.clone()).chain(named).collect();
     let node = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(ConfineError::of("open the root directory of the node"))?;
-    files::confine(&confinement.directory, &confinement.sockets, &shown)?;
+    change_root(&confinement.directory, &confinement.sockets, &shown)?;
     vireo_privileges::limit(&LIMITS).map_err(ConfineError::of("set resource limits"))?;
     vireo_privileges::give_up(Some(confinement.user), Unprivileged::Fails)
         .map_err(ConfineError::of("give up privileges"))?;
@@ -132,6 +135,20 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     let mut command = Command::new(program);
     command.args(&confinement.arguments).env_clear().envs(environment).stdin(Stdio::null());
     Ok(command)
+}
+
+/// Replaces everything that this process sees of file systems. The VM's `directory` has its sockets then.
+fn change_root(directory: &Path, sockets: &Path, shown: &[PathBuf]) -> Result<(), ConfineError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Mounting the root directory hides it.
+    let sockets = rustix::fs::openat(CWD, sockets, flags, Mode::empty())
+        .map_err(ConfineError::of(format!("open {}", sockets.display())))?;
+    let by_number = Path::new("/proc/self/fd").join(sockets.as_raw_fd().to_string());
+    let root = Root::mount(directory)?;
+    root.show_system(shown)?;
+    root.show_directory(&by_number, directory, DirectoryAccess::Writable)?;
+    root.mount_proc()?;
+    Ok(root.enter()?)
 }
 
 /// The environment of the launcher, whose working directory is another one.

@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use tracing::{error, warn};
-use vireo_privileges::seccomp::{Filters, Seccomp, SeccompError, table as shared};
+use vireo_privileges::seccomp::{Filters, Rejected, Seccomp, SeccompError, table as shared};
 use vireo_vmm::config::{ThreadHook, ThreadKind};
 
 use crate::fault::chain;
@@ -76,5 +76,5 @@ fn restrict(seccomp: Seccomp, thread: Thread) -> Result<Restricted, SeccompError
 fn compile(seccomp: Seccomp, thread: Thread) -> Result<Filters, SeccompError> {
     let allowed = ALLOWED.iter().filter(|line| thread.is_among(line.threads)).map(|line| &line.allowed);
     let failing = FAILING.iter().filter(|line| thread.is_among(line.threads)).map(|line| &line.failing);
-    seccomp.compile(allowed.chain(shared::PROCESS), failing.chain(shared::FAILING))
+    seccomp.compile(allowed.chain(shared::PROCESS), failing.chain(shared::FAILING), Rejected::Ends)
 }

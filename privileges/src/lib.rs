@@ -1,6 +1,8 @@
 //! Gives up what a process started as root does not need: before it serves a guest (launcher), or reads an image
-//! (importer).
+//! (importer). That are its privileges, most of its files ([`root`], [`landlock`]) and system calls ([`seccomp`]).
 
+pub mod landlock;
+pub mod root;
 pub mod seccomp;
 
 use rustix::io::Errno;

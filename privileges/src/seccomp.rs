@@ -31,6 +31,15 @@ pub enum Seccomp {
     Off,
 }
 
+/// What a filter that holds does with a system call that is not listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// The process ends, and its log names the call. For programs of ours.
+    Ends,
+    /// The call fails with this error. For other programs, of which there are many releases.
+    Fails(i32),
+}
+
 /// Why a text is not a [`Seccomp`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("supported values: \"enforce\", \"log\", \"off\"")]
@@ -63,11 +72,13 @@ impl Seccomp {
         self,
         allowed: impl IntoIterator<Item = &'a Allowed>,
         failing: impl IntoIterator<Item = &'a Failing>,
+        rejected: Rejected,
     ) -> Result<Filters, SeccompError> {
-        let unlisted = match self {
-            Self::Enforce => SeccompAction::Trap,
-            Self::Log => SeccompAction::Log,
-            Self::Off => return Ok(Filters::default()),
+        let unlisted = match (self, rejected) {
+            (Self::Enforce, Rejected::Ends) => SeccompAction::Trap,
+            (Self::Enforce, Rejected::Fails(errno)) => SeccompAction::Errno(errno.cast_unsigned()),
+            (Self::Log, _) => SeccompAction::Log,
+            (Self::Off, _) => return Ok(Filters::default()),
         };
         Ok(compile(allowed, failing, unlisted)?)
     }
@@ -216,8 +227,9 @@ mod tests {
     fn conditions_hold_for_what_fails() {
         const UNIX: &[Condition] = &[table::exactly(0, libc::AF_UNIX as u32)];
         let failing = [table::fails_when(syscalls::Sysno::socket, UNIX, libc::EACCES, "a test")];
-        let filters =
-            Seccomp::Enforce.compile(table::PROCESS, table::FAILING.iter().chain(&failing)).unwrap();
+        let filters = Seccomp::Enforce
+            .compile(table::PROCESS, table::FAILING.iter().chain(&failing), Rejected::Ends)
+            .unwrap();
         assert_eq!(filters.lengths().count(), table::FAILING.len() + 2);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -42,7 +42,7 @@ impl JobContext {
         Checked { inner, context: self.clone() }
     }
 
-    pub(super) fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Relaxed);
     }
 

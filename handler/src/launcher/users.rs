@@ -1,10 +1,23 @@
-//! The users that launchers run as: each VM has one of its own. The last one is that of `virt-importer`.
+//! The users that launchers run as: each VM has one of its own. The last ones are those of `virt-importer`: each import has
+//! one of its own while it runs.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use thiserror::Error;
 use uuid::Uuid;
+
+use crate::jobs::JobContext;
+
+/// The most users of importers: more than images are read at the same time.
+const MOST_IMPORTERS: u32 = 64;
+/// They are a part of the range, where that is small: one of so many.
+const IMPORTERS_PART: u32 = 4;
+/// How often an import that waits for a user looks for one.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// A range of user IDs, which are group IDs, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,22 +45,101 @@ impl FromStr for Users {
 }
 
 impl Users {
-    /// The user that gets and reads images.
-    pub(crate) fn importer(self) -> u32 {
-        self.last
+    /// The users that get and read images.
+    pub(crate) fn importers(self) -> ImporterUsers {
+        ImporterUsers::new(self.first_importer(), self.last)
+    }
+
+    fn first_importer(self) -> u32 {
+        let count = (self.last - self.first).saturating_add(1);
+        self.last - (count / IMPORTERS_PART).clamp(1, MOST_IMPORTERS) + 1
     }
 
     /// The user of a new VM, which none of `used` is. It follows from the UID where it is free, so that it is unlikely that
     /// two VMs have the same one soon after each other. `None` when all are used.
     pub(crate) fn choose(self, uid: Uuid, used: &BTreeSet<u32>) -> Option<u32> {
-        // The last one is not a VM's.
-        let count = u64::from(self.last - self.first);
+        // The last ones are not VMs'.
+        let count = u64::from(self.first_importer() - self.first);
         let start = uid.as_u64_pair().1 % count;
         let user = |number: u64| {
             let offset = u32::try_from((start + number) % count).unwrap_or_default();
             self.first.saturating_add(offset)
         };
         (0..count).map(user).find(|user| !used.contains(user))
+    }
+}
+
+/// Users that importers have in turn. Clones lend the same ones.
+#[derive(Debug, Clone)]
+pub struct ImporterUsers {
+    first: u32,
+    last: u32,
+    lent: Arc<Mutex<Lent>>,
+}
+
+#[derive(Debug, Default)]
+struct Lent {
+    users: BTreeSet<u32>,
+    /// How many were lent so far.
+    count: u32,
+}
+
+/// A user that no other import has until this is dropped.
+#[derive(Debug)]
+pub(crate) struct LentUser {
+    number: u32,
+    lent: Arc<Mutex<Lent>>,
+}
+
+impl ImporterUsers {
+    fn new(first: u32, last: u32) -> Self {
+        Self { first, last, lent: Arc::default() }
+    }
+
+    /// A user that is free. One that was used is not lent again until all others were. Blocks while all are used.
+    ///
+    /// # Errors
+    /// When the job is cancelled.
+    pub(crate) fn lend(&self, job: &JobContext) -> io::Result<LentUser> {
+        loop {
+            if let Some(user) = self.try_lend() {
+                return Ok(user);
+            }
+            job.checkpoint()?;
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn try_lend(&self) -> Option<LentUser> {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = (self.last - self.first).saturating_add(1);
+        let start = lent.count;
+        let user = |number: u32| self.first + start.wrapping_add(number) % count;
+        let number = (0..count).map(user).find(|user| !lent.users.contains(user))?;
+        lent.count = (number - self.first).wrapping_add(1);
+        lent.users.insert(number);
+        Some(LentUser { number, lent: Arc::clone(&self.lent) })
+    }
+}
+
+impl PartialEq for ImporterUsers {
+    fn eq(&self, other: &Self) -> bool {
+        (self.first, self.last) == (other.first, other.last)
+    }
+}
+
+impl Eq for ImporterUsers {}
+
+impl LentUser {
+    /// Its ID, which is that of its group, too.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for LentUser {
+    fn drop(&mut self) {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).users.remove(&self.number);
     }
 }
 
@@ -65,7 +157,7 @@ mod tests {
 
     #[test]
     fn no_two_vms_share_a_user() {
-        let users: Users = "100-110".parse().unwrap();
+        let users: Users = "100-112".parse().unwrap();
         let mut used = BTreeSet::new();
         for _ in 0..10 {
             let user = users.choose(Uuid::new_v4(), &used).unwrap();
@@ -78,9 +170,29 @@ mod tests {
 
     #[test]
     fn a_user_follows_from_the_uid() {
-        let users: Users = "100-201".parse().unwrap();
+        let users: Users = "100-233".parse().unwrap();
         let uid = Uuid::from_u64_pair(0, 102);
         assert_eq!(users.choose(uid, &BTreeSet::new()), Some(101));
         assert_eq!(users.choose(uid, &BTreeSet::from([101, 102])), Some(103));
+    }
+
+    #[test]
+    fn no_two_imports_and_no_vm_and_import_share_a_user() {
+        for (range, first, last) in
+            [("1000-1999", 1936, 1999), ("7-8", 8, 8), ("7-9", 9, 9), ("1-8", 7, 8), ("100-112", 110, 112)]
+        {
+            let users: Users = range.parse().unwrap();
+            assert_eq!(users.importers(), ImporterUsers::new(first, last), "{range}");
+        }
+        let importers = "100-112".parse::<Users>().unwrap().importers();
+        let job = JobContext::default();
+        let lent: Vec<LentUser> = (0..3).map(|_| importers.clone().lend(&job).unwrap()).collect();
+        assert_eq!(lent.iter().map(LentUser::number).collect::<Vec<_>>(), [110, 111, 112]);
+        assert!(importers.try_lend().is_none());
+        job.cancel();
+        assert!(importers.lend(&job).is_err(), "the job is cancelled");
+        drop(lent);
+        let numbers: Vec<u32> = (0..4).map(|_| importers.try_lend().unwrap().number()).collect();
+        assert_eq!(numbers, [110, 111, 112, 110], "in turn");
     }
 }

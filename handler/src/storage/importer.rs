@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown, lchown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,12 +13,32 @@ use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use rustix::io::{FdFlags, fcntl_setfd};
 use tracing::{debug, warn};
 use vireo_importer::{
-    Action, Answer, Endpoint, FailureKind, Files, ReadAction, ReadRequest, Request, Task, Work, read,
+    Action, Answer, ConvertRequest, Endpoint, FailureKind, Files, Qcow2Image, ReadAction, ReadRequest,
+    Request, Task, Work, convert, read,
 };
+use vireo_privileges::seccomp::{self, rejected_call};
 
 use super::images::ImageError;
 use super::node_file;
 use crate::jobs::{JobContext, child};
+use crate::launcher::users::ImporterUsers;
+
+/// The variables of the environment that virt-importer gets.
+const KEPT_VARIABLES: [&str; 13] = [
+    "PATH",
+    "RUST_BACKTRACE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    seccomp::VARIABLE,
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+    "all_proxy",
+    "https_proxy",
+    "http_proxy",
+    "no_proxy",
+];
 
 /// The most bytes of an answer that are kept.
 const LONGEST_ANSWER: usize = 1 << 16;
@@ -30,8 +50,8 @@ const KEPT_FREE: (u64, u64) = (5, 1 << 30);
 pub struct ImporterSettings {
     /// The program.
     pub program: PathBuf,
-    /// The user and group that it becomes, which has no other processes.
-    pub user: u32,
+    /// The users and groups that it becomes, which have no other processes.
+    pub users: ImporterUsers,
 }
 
 /// Who reads what is in images.
@@ -54,37 +74,31 @@ pub(super) struct RegistryImage {
 impl RegistryImage {
     /// The digest of its manifest. Blocks.
     pub(super) fn resolve(&self, job: &JobContext) -> Result<String, ImageError> {
-        match self.run(Action::Resolve, &[], Some(self.importer.user), job, &mut |_, _| {})? {
+        let user = self.importer.users.lend(job).map_err(ImageError::NoImporter)?;
+        match self.run(Action::Resolve, &[], Some(user.number()), job, &mut |_, _| {})? {
             Answer::Resolved(digest) => Ok(digest),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Downloads it into the image layout in a directory, which then belongs to the importer. Blocks. `progress` gets bytes
-    /// that are there, and bytes of all.
+    /// Downloads it into the image layout in a directory, which belongs to the importer meanwhile. Blocks. `progress` gets
+    /// bytes that are there, and bytes of all.
     pub(super) fn pull(
         &self,
         (digest, directory, most_bytes): (&str, &Path, u64),
         job: &JobContext,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<u64, ImageError> {
-        let open = || -> io::Result<(OwnedFd, Option<u32>)> {
-            let user = self.importer.user;
-            if fs::metadata(directory)?.uid() != user {
-                // Earlier releases downloaded as root.
-                fs::remove_dir_all(directory)?;
-                fs::create_dir(directory)?;
-            }
-            let opened = File::open(directory)?;
-            let user = give(&opened, user)?;
-            Ok((opened.into(), user))
-        };
-        let (opened, user) =
-            open().map_err(|source| ImageError::Store { path: directory.to_owned(), source })?;
-        // Its user may not go there by another path.
-        let layout = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-        let action = Action::Pull { digest: digest.to_owned(), layout, most_bytes };
-        match self.run(action, &[opened.as_fd()], user, job, progress)? {
+        let store = |source| ImageError::Store { path: directory.to_owned(), source };
+        let user = self.importer.users.lend(job).map_err(ImageError::NoImporter)?;
+        // What an earlier one has left belongs to its user.
+        let given = give_tree(directory, user.number()).map_err(store)?;
+        let opened = OwnedFd::from(File::open(directory).map_err(store)?);
+        let action = Action::Pull { digest: digest.to_owned(), layout: opened.as_raw_fd(), most_bytes };
+        let answer = self.run(action, &[opened.as_fd()], given.then_some(user.number()), job, progress)?;
+        // Who reads it is another user.
+        publish_tree(directory).map_err(store)?;
+        match answer {
             Answer::Pulled { bytes } => Ok(bytes),
             other => Err(unexpected(&other)),
         }
@@ -128,10 +142,26 @@ impl ImageReader {
         job: &JobContext,
     ) -> Result<bool, ImageError> {
         let store = |source: io::Error| ImageError::Store { path: directory.to_owned(), source };
-        let scratch = Some(tempfile::tempfile_in(directory).map_err(store)?);
+        let scratch = tempfile::tempfile_in(directory).map_err(store)?;
         let most_bytes = free_space(directory)?;
-        let files = Files { source, output: Some(output.try_clone().map_err(store)?), scratch };
-        let is_source = match self.run(action, files, most_bytes, job)? {
+        let files = Files {
+            source: source.try_clone().map_err(store)?,
+            output: Some(output.try_clone().map_err(store)?),
+            scratch: Some(scratch.try_clone().map_err(store)?),
+        };
+        let mut answer = self.run(action, files, most_bytes, job)?;
+        if let Answer::Convert { image, virtual_size } = answer {
+            if matches!(action, ReadAction::Upload { size } if virtual_size > *size) {
+                return Err(unexpected(&answer));
+            }
+            let image = match image {
+                Qcow2Image::Source => File::from(source),
+                Qcow2Image::Scratch => scratch,
+            };
+            let most_bytes = free_space(directory)?;
+            answer = self.convert(action, (&image, output), (virtual_size, most_bytes), job)?;
+        }
+        let is_source = match answer {
             Answer::Unpacked => false,
             Answer::AsIs => true,
             other => return Err(unexpected(&other)),
@@ -152,17 +182,11 @@ impl ImageReader {
             Self::InProcess => return finished(read(action, files, most_bytes)),
         };
         let Files { source, output, scratch } = files;
+        let user = settings.users.lend(job).map_err(ImageError::NoImporter)?;
         // It opens them anew, too.
-        let mut user = Some(settings.user);
-        let uploaded = match action {
-            ReadAction::Upload { .. } => {
-                Some(File::from(source.try_clone().map_err(ImageError::NoImporter)?))
-            }
-            _ => None,
-        };
-        for file in [&output, &scratch, &uploaded].into_iter().flatten() {
-            user = user.and(give(file, settings.user).map_err(ImageError::NoImporter)?);
-        }
+        let uploaded = upload(action, &source)?;
+        let given = [&output, &scratch, &uploaded].into_iter().flatten();
+        let user_id = give_all(given, user.number())?;
         let number = |file: &Option<File>| file.as_ref().map(|file| file.as_raw_fd());
         let request = ReadRequest {
             action: action.clone(),
@@ -173,12 +197,106 @@ impl ImageReader {
         };
         let mut passed = vec![source.as_fd()];
         passed.extend([&output, &scratch].into_iter().flatten().map(AsFd::as_fd));
-        let task = Task { user, work: Work::Read(request) };
+        let task = Task { user: user_id, work: Work::Read(request) };
         run(&settings.program, &task, &passed, job, &mut |_, _| {})
+    }
+
+    /// Makes a raw disk of a qcow2 image, which is that of an action.
+    fn convert(
+        &self,
+        action: &ReadAction,
+        (image, output): (&File, &File),
+        (virtual_size, most_bytes): (u64, u64),
+        job: &JobContext,
+    ) -> Result<Answer, ImageError> {
+        let settings = match self {
+            Self::Process(settings) => settings,
+            Self::InProcess => return finished(convert((image, output), virtual_size, most_bytes)),
+        };
+        let user = settings.users.lend(job).map_err(ImageError::NoImporter)?;
+        // An image of the node stays as it is: that it can be opened was tried.
+        let metadata = image.metadata().map_err(ImageError::NoImporter)?;
+        let is_ours = metadata.nlink() == 0 || matches!(action, ReadAction::Upload { .. });
+        let given = is_ours.then_some(image).into_iter().chain([output]);
+        let user_id = give_all(given, user.number())?;
+        let request = ConvertRequest {
+            source: image.as_raw_fd(),
+            output: output.as_raw_fd(),
+            virtual_size,
+            most_bytes,
+        };
+        let task = Task { user: user_id, work: Work::Convert(request) };
+        run(&settings.program, &task, &[image.as_fd(), output.as_fd()], job, &mut |_, _| {})
     }
 }
 
-/// Gives a file or directory to the importer's user, who is returned. `None` where this process may not.
+/// A file that was received, which belongs to the node agent.
+fn upload(action: &ReadAction, source: &OwnedFd) -> Result<Option<File>, ImageError> {
+    match action {
+        ReadAction::Upload { .. } => {
+            source.try_clone().map(|file| Some(File::from(file))).map_err(ImageError::NoImporter)
+        }
+        ReadAction::Identify { .. } | ReadAction::Unpack { .. } | ReadAction::Copy { .. } => Ok(None),
+    }
+}
+
+/// Gives files to a user of an importer, who is returned. `None` where this process may not.
+fn give_all<'a>(files: impl IntoIterator<Item = &'a File>, user: u32) -> Result<Option<u32>, ImageError> {
+    let mut given = Some(user);
+    for file in files {
+        given = given.and(give(file, user).map_err(ImageError::NoImporter)?);
+    }
+    Ok(given)
+}
+
+/// Gives a directory with all that is in it to a user of an importer. Returns whether this process may. No importer runs that
+/// could change it meanwhile.
+fn give_tree(at: &Path, user: u32) -> io::Result<bool> {
+    match each_below(at, &mut |path, _| lchown(path, Some(user), Some(user))) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory that was given this process's again, for all to read who reach it.
+fn publish_tree(at: &Path) -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    each_below(at, &mut |path, metadata| {
+        lchown(path, Some(user), Some(group))?;
+        match (metadata.is_dir(), metadata.is_file()) {
+            (true, _) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)),
+            (_, true) => fs::set_permissions(path, fs::Permissions::from_mode(0o644)),
+            (false, false) => Ok(()),
+        }
+    })
+}
+
+/// The same of one that an earlier release has left to its importer.
+pub(super) fn publish_foreign_tree(at: &Path) -> io::Result<()> {
+    match fs::metadata(at)?.uid() == rustix::process::geteuid().as_raw() {
+        true => Ok(()),
+        false => publish_tree(at),
+    }
+}
+
+/// Does something with a directory and all that is in it. No link is followed, and a file with several names, which may be one
+/// that is elsewhere, is an error.
+fn each_below(at: &Path, act: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<()>) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(at)?;
+    if metadata.is_file() && metadata.nlink() != 1 {
+        return Err(io::Error::other("a file of the layout has several names"));
+    }
+    act(at, &metadata)?;
+    if metadata.is_dir() {
+        for entry in fs::read_dir(at)? {
+            each_below(&entry?.path(), act)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a file to a user of an importer, who is returned. `None` where this process may not.
 fn give(file: &File, user: u32) -> io::Result<Option<u32>> {
     match fchown(file, Some(user), Some(user)) {
         Ok(()) => Ok(Some(user)),
@@ -207,6 +325,8 @@ fn run(
 ) -> Result<Answer, ImageError> {
     let mut command = Command::new(program);
     command.stdin(Stdio::from(input(task).map_err(ImageError::NoImporter)?));
+    let kept = KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.env_clear().envs(kept);
     let numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
     // SAFETY: between fork and exec only async-signal-safe calls may run, and these are plain system calls. The files are open
     // until the child is gone: they are borrowed.
@@ -230,7 +350,10 @@ fn run(
         Some(answer) => finished(answer),
         None => {
             debug!(status = %ended.status, stderr = ended.stderr, "virt-importer ended without an answer");
-            Err(ImageError::ImporterEnded(ended.status))
+            Err(match rejected_call(&ended.stderr) {
+                Some(call) => ImageError::ImporterRejected(call.to_owned()),
+                None => ImageError::ImporterEnded(ended.status),
+            })
         }
     }
 }

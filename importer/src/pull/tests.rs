@@ -147,14 +147,14 @@ impl World {
     }
 
     async fn resolve(&self, image: &str) -> Answer {
-        run(self.request(image, Action::Resolve), &mut |_| {}).await
+        run(self.request(image, Action::Resolve), Path::new(""), &mut |_| {}).await
     }
 
     async fn pull(&self, most_bytes: u64) -> (Answer, Vec<Answer>) {
-        let (layout, digest) = (self.directory.path().to_owned(), self.digest.clone());
+        let digest = self.digest.clone();
         let mut said = Vec::new();
-        let request = self.request("a:image", Action::Pull { digest, layout, most_bytes });
-        (run(request, &mut |answer| said.push(answer)).await, said)
+        let request = self.request("a:image", Action::Pull { digest, layout: 0, most_bytes });
+        (run(request, self.directory.path(), &mut |answer| said.push(answer)).await, said)
     }
 
     fn blob(&self) -> std::path::PathBuf {
@@ -191,7 +191,7 @@ async fn an_image_is_found_by_its_tag_and_its_digest() {
         assert_eq!(kind(&world.resolve(image).await), Some(FailureKind::Invalid), "{image}");
     }
     let request = Request { image: "a/b c".to_owned(), ..world.request("", Action::Resolve) };
-    assert_eq!(kind(&run(request, &mut |_| {}).await), Some(FailureKind::Reference));
+    assert_eq!(kind(&run(request, Path::new(""), &mut |_| {}).await), Some(FailureKind::Reference));
 }
 
 #[tokio::test]
@@ -200,9 +200,12 @@ async fn the_next_server_is_asked_where_one_does_not_answer() {
     let mut request = world.request("a:image", Action::Resolve);
     let closed = Endpoint { host: "localhost:1".to_owned(), ..request.endpoints[0].clone() };
     request.endpoints.insert(0, closed.clone());
-    assert_eq!(run(request.clone(), &mut |_| {}).await, Answer::Resolved(world.digest.clone()));
+    assert_eq!(
+        run(request.clone(), Path::new(""), &mut |_| {}).await,
+        Answer::Resolved(world.digest.clone())
+    );
     request.endpoints = vec![closed];
-    let unreachable = run(request, &mut |_| {}).await;
+    let unreachable = run(request, Path::new(""), &mut |_| {}).await;
     assert_eq!(kind(&unreachable), Some(FailureKind::Unreachable), "{unreachable:?}");
 }
 

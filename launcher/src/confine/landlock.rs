@@ -1,22 +1,15 @@
-//! Rules of landlock, where the kernel has it: what mounts and the user's rights allow already, and nothing else, whatever
-//! becomes of those.
+//! What landlock lets a launcher do, where the kernel has it.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, Ruleset,
-    RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
-};
+use vireo_privileges::landlock::{LandlockError, Rights, Rules};
 
-/// The newest rules that are asked for.
-const NEWEST: ABI = ABI::V6;
 /// Where the devices are that a launcher sees.
 const DEVICES: &str = "/dev";
 
 /// Restricts this process and what it starts: it reads and executes what it sees, and writes in `directory`, where its
-/// sockets are. It listens on no TCP port, and signals and connects to nothing outside by the kernel's names. Returns whether
-/// the kernel has landlock.
+/// sockets are. Returns whether the kernel has landlock.
 ///
 /// QEMU takes the guest's kernel by a path alone. It gets `/proc/self/fd/N` of the file that the node agent passed, and opening
 /// that is checked by the directories above the file in the mounts of the node, hence the rule for their root, `node`. Rules
@@ -24,21 +17,13 @@ const DEVICES: &str = "/dev";
 ///
 /// # Errors
 /// When the kernel has landlock and refuses the rules.
-pub(super) fn restrict(directory: &Path, node: BorrowedFd<'_>) -> Result<bool, RulesetError> {
-    let read: BitFlags<AccessFs> = AccessFs::from_read(NEWEST);
-    let devices = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-    let write = AccessFs::from_all(NEWEST) & !AccessFs::Execute;
-    let rules = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(NEWEST))?
-        .handle_access(AccessNet::BindTcp)?
-        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
-        .create()?
-        .add_rules(path_beneath_rules(["/"], read))?
-        .add_rule(PathBeneath::new(node, AccessFs::ReadFile))?
-        .add_rules(path_beneath_rules([DEVICES], devices))?
-        .add_rules(path_beneath_rules([directory], write))?;
-    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+pub(super) fn restrict(directory: &Path, node: BorrowedFd<'_>) -> Result<bool, LandlockError> {
+    Rules::new()?
+        .beneath(Path::new("/"), Rights::ReadAndExecute)?
+        .file(node, Rights::Read)?
+        .beneath(Path::new(DEVICES), Rights::Device)?
+        .beneath(directory, Rights::All)?
+        .restrict()
 }
 
 #[cfg(test)]

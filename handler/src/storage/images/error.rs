@@ -37,6 +37,9 @@ pub enum ImageError {
     /// It ended early.
     #[error("virt-importer ended early ({0}): the image may be too large for it")]
     ImporterEnded(ExitStatus),
+    /// Its filter ended it.
+    #[error("virt-importer was ended: its seccomp filter does not allow system call {0}")]
+    ImporterRejected(String),
     /// The launcher Pod has no container with the image.
     #[error("the launcher Pod has no container with the image: delete the Pod, and it gets one")]
     NoContainer,

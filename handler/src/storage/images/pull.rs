@@ -13,7 +13,7 @@ use tracing::info;
 use vireo_api::spec::{ImageRef, PullPolicy};
 use vireo_importer::{Failure, FailureKind, LayoutKind, Reference};
 
-use super::super::importer::{RegistryImage, directory, free_space};
+use super::super::importer::{RegistryImage, directory, free_space, publish_foreign_tree};
 use super::super::registry::RegistrySettings;
 use super::{ImageError, Images, Opened, Source, collect, hex_of, lock, store};
 use crate::jobs::{JobContext, Jobs};
@@ -109,6 +109,7 @@ impl Images {
             let seconds = started.elapsed().as_secs_f64();
             info!(image = importer.image, digest, bytes, seconds, "pulled an image");
         }
+        publish_foreign_tree(&layout).map_err(store(&layout))?;
         Ok(Opened { source: directory(&layout)?, layout: LayoutKind::Directory, tag: None })
     }
 }

@@ -1,20 +1,17 @@
-//! What a launcher sees of file systems.
+//! What a process sees of file systems: a root directory of its own, which nothing of the node is in but what is shown.
 
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::AsRawFd as _;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
     mount_move, mount_remount, unmount,
 };
 use rustix::process::{chdir, chroot, pivot_root};
-
-use super::ConfineError;
 
 /// Programs, libraries and firmware of the system, where the loader finds them.
 const SYSTEM: [&str; 12] = [
@@ -37,7 +34,19 @@ const SYSTEM: [&str; 12] = [
 /// Devices without state. KVM and taps are passed open.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 /// The root has mount points and links alone.
-const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=1m,nr_inodes=1k";
+const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=8m,nr_inodes=1k";
+
+/// What a mount needs that has data alone.
+const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
+/// What may be done in a directory that is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DirectoryAccess {
+    /// Nothing is changed.
+    ReadOnly,
+    /// What the user's rights allow.
+    Writable,
+}
 
 /// What is at a path of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +68,7 @@ impl Kind {
     }
 }
 
-/// One path that a launcher sees.
+/// One path of the node that is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     /// A link, as on the node.
@@ -72,7 +81,7 @@ enum Entry {
     Device(PathBuf),
 }
 
-/// The paths of the node that a launcher sees: the system, and these files.
+/// The paths of the node that are shown: the system, and these files.
 fn plan(shown: &[PathBuf], kind: impl Fn(&Path) -> Kind) -> Vec<Entry> {
     let mut entries = Vec::new();
     for path in SYSTEM.map(PathBuf::from) {
@@ -96,45 +105,113 @@ fn plan(shown: &[PathBuf], kind: impl Fn(&Path) -> Kind) -> Vec<Entry> {
     entries
 }
 
-/// Replaces everything that this process sees of file systems. The VM's `directory` has its sockets then.
-///
-/// # Errors
-/// When the kernel refuses.
-pub(super) fn confine(directory: &Path, sockets: &Path, shown: &[PathBuf]) -> Result<(), ConfineError> {
-    // Nothing that is mounted here reaches the node.
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .map_err(ConfineError::of("leave the node's mounts"))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let sockets = rustix::fs::openat(CWD, sockets, flags, Mode::empty())
-        .map_err(ConfineError::of(format!("open {}", sockets.display())))?;
-    let root = Root(directory);
-    let quiet = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("tmpfs", directory, "tmpfs", quiet, ROOT_OPTIONS)
-        .map_err(ConfineError::of("mount the root directory"))?;
-    for entry in plan(shown, Kind::of) {
-        root.make(&entry).map_err(|error| {
-            let (Entry::Link { at, .. } | Entry::Directory(at) | Entry::File(at) | Entry::Device(at)) =
-                &entry;
-            ConfineError::of(format!("show {}", at.display()))(error)
-        })?;
-    }
-    root.bind_sockets(directory, sockets.as_raw_fd())
-        .map_err(ConfineError::of(format!("show {}", directory.display())))?;
-    root.mount_proc(quiet).map_err(ConfineError::of("mount /proc"))?;
-    root.enter().map_err(ConfineError::of("change the root directory"))?;
-    let quiet = quiet | MountFlags::RDONLY;
-    mount_remount("/", MountFlags::BIND | quiet, c"").map_err(ConfineError::of("protect the root directory"))
+/// Why there is no root directory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action}")]
+pub struct RootError {
+    action: String,
+    #[source]
+    source: io::Error,
 }
 
-/// The new root directory, while it is below the old one.
-struct Root<'a>(&'a Path);
+impl RootError {
+    fn of<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |source| Self { action: action.into(), source: source.into() }
+    }
 
-impl Root<'_> {
+    /// What the kernel said.
+    #[must_use]
+    pub fn cause(&self) -> &io::Error {
+        &self.source
+    }
+}
+
+/// A new root directory, while it is below the old one.
+#[derive(Debug)]
+pub struct Root<'a>(&'a Path);
+
+impl<'a> Root<'a> {
+    /// Mounts an empty one over a directory. For a process in a mount namespace of its own.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn mount(directory: &'a Path) -> Result<Self, RootError> {
+        // Nothing that is mounted here reaches the node.
+        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+            .map_err(RootError::of("leave the node's mounts"))?;
+        mount("tmpfs", directory, "tmpfs", QUIET, ROOT_OPTIONS)
+            .map_err(RootError::of("mount the root directory"))?;
+        Ok(Self(directory))
+    }
+
+    /// Shows programs and libraries of the system, devices without state, and these files.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn show_system(&self, shown: &[PathBuf]) -> Result<(), RootError> {
+        for entry in plan(shown, Kind::of) {
+            self.make(&entry).map_err(|error| {
+                let (Entry::Link { at, .. } | Entry::Directory(at) | Entry::File(at) | Entry::Device(at)) =
+                    &entry;
+                RootError::of(format!("show {}", at.display()))(error)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Shows what is in one file system, without its programs and devices. A relative path is below the working directory, which
+    /// may be on a file system that was left.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn show_directory(&self, from: &Path, at: &Path, access: DirectoryAccess) -> Result<(), RootError> {
+        let flags = match access {
+            DirectoryAccess::ReadOnly => QUIET | MountFlags::RDONLY,
+            DirectoryAccess::Writable => QUIET,
+        };
+        let target = self.at(at);
+        fs::create_dir_all(&target)
+            .and_then(|()| bind(from, &target, flags))
+            .map_err(RootError::of(format!("show {}", at.display())))
+    }
+
+    /// Makes a file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, at: &Path, content: &[u8]) -> Result<(), RootError> {
+        let target = self.at(at);
+        make_parent(&target)
+            .and_then(|()| fs::write(target, content))
+            .map_err(RootError::of(format!("write {}", at.display())))
+    }
+
+    /// Shows the processes of this process's own namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn mount_proc(&self) -> Result<(), RootError> {
+        let at = self.at(Path::new("/proc"));
+        fs::create_dir_all(&at)
+            .and_then(|()| Ok(mount("proc", &at, "proc", QUIET | MountFlags::RDONLY, c"")?))
+            .map_err(RootError::of("mount /proc"))
+    }
+
+    /// Makes it the root directory, which cannot be changed then.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn enter(self) -> Result<(), RootError> {
+        self.pivot().map_err(RootError::of("change the root directory"))?;
+        mount_remount("/", MountFlags::BIND | QUIET | MountFlags::RDONLY, c"")
+            .map_err(RootError::of("protect the root directory"))
+    }
+
     fn at(&self, path: &Path) -> PathBuf {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn make(&self, entry: &Entry) -> std::io::Result<()> {
+    fn make(&self, entry: &Entry) -> io::Result<()> {
         let read_only = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         match entry {
             Entry::Link { at, to } => {
@@ -167,21 +244,7 @@ impl Root<'_> {
         }
     }
 
-    fn bind_sockets(&self, directory: &Path, sockets: i32) -> std::io::Result<()> {
-        let at = self.at(directory);
-        fs::create_dir_all(&at)?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        bind(&Path::new("/proc/self/fd").join(sockets.to_string()), &at, flags)
-    }
-
-    /// Shows the processes of this process's own namespace.
-    fn mount_proc(&self, flags: MountFlags) -> std::io::Result<()> {
-        let at = self.at(Path::new("/proc"));
-        fs::create_dir_all(&at)?;
-        Ok(mount("proc", &at, "proc", flags | MountFlags::RDONLY, c"")?)
-    }
-
-    fn enter(&self) -> Result<(), Errno> {
+    fn pivot(&self) -> Result<(), Errno> {
         chdir(self.0)?;
         match pivot_root(".", ".") {
             Ok(()) => unmount(".", UnmountFlags::DETACH)?,
@@ -196,11 +259,11 @@ impl Root<'_> {
     }
 }
 
-fn make_parent(path: &Path) -> std::io::Result<()> {
+fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-fn make_file(path: &Path) -> std::io::Result<()> {
+fn make_file(path: &Path) -> io::Result<()> {
     make_parent(path)?;
     fs::File::create(path).map(drop)
 }
@@ -234,7 +297,7 @@ fn protect_tree(at: &Path) -> Result<(), Errno> {
 }
 
 /// Shows what is in one file system.
-fn bind(from: &Path, at: &Path, flags: MountFlags) -> std::io::Result<()> {
+fn bind(from: &Path, at: &Path, flags: MountFlags) -> io::Result<()> {
     mount_bind(from, at)?;
     // A bind mount takes its flags only when it is mounted again.
     Ok(mount_remount(at, MountFlags::BIND | flags, c"")?)
