@@ -102,7 +102,7 @@ impl Cgroups {
     /// # Errors
     /// Names them.
     pub fn complete(&self) -> Result<(), CgroupError> {
-        let missing = Controller::ALL.into_iter().filter(|one| !self.controllers.contains_key(one));
+        let missing = Controller::REQUIRED.into_iter().filter(|one| !self.controllers.contains_key(one));
         let missing: Vec<&str> = missing.map(Controller::as_str).collect();
         if missing.is_empty() { Ok(()) } else { Err(CgroupError::Unlimited(missing.join(", "))) }
     }
@@ -135,11 +135,16 @@ impl Cgroups {
                 Controller::Memory => limits.memory_files(is_v2),
                 Controller::Pids => limits.pids_files(),
                 Controller::Cpu => limits.cpu_files(is_v2),
+                Controller::Io => Limits::io_files(is_v2),
             };
+            let is_required = Controller::REQUIRED.contains(controller);
             for (name, value) in files {
                 let path = parent.join(uid.to_string()).join(name);
-                if let Err(source) = fs::write(&path, value) {
-                    done = done.and(Err(CgroupError::Limit { path, source }));
+                match set(&path, &value) {
+                    Err(source) if is_required || source.kind() != io::ErrorKind::NotFound => {
+                        done = done.and(Err(CgroupError::Limit { path, source }));
+                    }
+                    Ok(()) | Err(_) => {}
                 }
             }
         }
@@ -241,6 +246,12 @@ fn await_empty(path: &Path, deadline: Instant) -> io::Result<()> {
         poll(&mut [PollFd::new(&file, PollFlags::PRI)], timeout.as_ref())?;
     }
     Ok(())
+}
+
+/// Writes to a file of a cgroup, which is not created.
+fn set(path: &Path, value: &str) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    Ok(rustix::io::write(&file, value.as_bytes()).map(drop)?)
 }
 
 fn make(path: &Path) -> Result<(), CgroupError> {

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use rustix::io::{FdFlags, fcntl_setfd};
-use tracing::{debug, warn};
+use tracing::warn;
 use vireo_importer::{
     Action, Answer, ConvertRequest, Endpoint, FailureKind, Files, Qcow2Image, ReadAction, ReadRequest,
     Request, Task, Work, convert, read,
@@ -349,7 +349,7 @@ fn run(
     match last {
         Some(answer) => finished(answer),
         None => {
-            debug!(status = %ended.status, stderr = ended.stderr, "virt-importer ended without an answer");
+            warn!(status = %ended.status, stderr = ?ended.stderr, "virt-importer ended without an answer");
             Err(match rejected_call(&ended.stderr) {
                 Some(call) => ImageError::ImporterRejected(call.to_owned()),
                 None => ImageError::ImporterEnded(ended.status),
@@ -436,16 +436,4 @@ impl Lines {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_lines() {
-        let mut lines = Lines::default();
-        assert_eq!(lines.take(b"{\"Pulled\":{\"by"), []);
-        let answers = lines.take(b"tes\":5}}\nnot JSON\n{\"Resolved\":\"d\"}\n");
-        assert_eq!(answers, [Answer::Pulled { bytes: 5 }, Answer::Resolved("d".to_owned())]);
-        lines.take(&vec![b' '; LONGEST_ANSWER + 1]);
-        assert!(lines.0.is_empty());
-    }
-}
+mod tests;

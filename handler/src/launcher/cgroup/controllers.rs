@@ -13,11 +13,15 @@ pub enum Controller {
     Pids,
     /// CPU time.
     Cpu,
+    /// Block I/O.
+    Io,
 }
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Pids, Self::Cpu];
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Pids, Self::Cpu, Self::Io];
+    /// Those without which a launcher can take what it was not given.
+    pub const REQUIRED: [Self; 3] = [Self::Memory, Self::Pids, Self::Cpu];
 
     /// The kernel's name.
     pub fn as_str(self) -> &'static str {
@@ -25,6 +29,15 @@ impl Controller {
             Self::Memory => "memory",
             Self::Pids => "pids",
             Self::Cpu => "cpu",
+            Self::Io => "io",
+        }
+    }
+
+    /// The kernel's name in a hierarchy of its own.
+    fn as_str_v1(self) -> &'static str {
+        match self {
+            Self::Io => "blkio",
+            other => other.as_str(),
         }
     }
 }
@@ -39,7 +52,7 @@ pub(super) fn unified(mounts: &str) -> Option<PathBuf> {
 
 /// Finds this process's own cgroup of a controller with a hierarchy of its own, by a mountinfo and `/proc/self/cgroup`.
 pub(super) fn own(controller: Controller, mounts: &str, own: &str) -> Option<PathBuf> {
-    let has = |options: &str| options.split(',').any(|option| option == controller.as_str());
+    let has = |options: &str| options.split(',').any(|option| option == controller.as_str_v1());
     let cgroup = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         has(fields.next()?).then(|| fields.next())?
@@ -73,6 +86,7 @@ mod tests {
 31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:10 master:1 - cgroup2 cgroup2 rw
 32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 33 30 0:29 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+34 30 0:31 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio
 ";
 
     #[test]
@@ -84,11 +98,13 @@ mod tests {
 
     #[test]
     fn a_controller_is_found_in_its_own_hierarchy() {
-        let text = "5:cpu,cpuacct:/system.slice/vireo.service\n4:memory:/docker/1/a\n3:pids:/\n0::/\n";
+        let text =
+            "5:cpu,cpuacct:/system.slice/vireo.service\n4:memory:/docker/1/a\n3:pids:/\n2:blkio:/a\n0::/\n";
         let find = |controller| own(controller, MOUNTS, text);
         let cpu = Path::new("/sys/fs/cgroup/cpu,cpuacct/system.slice/vireo.service");
         assert_eq!(find(Controller::Cpu).as_deref(), Some(cpu));
         assert_eq!(find(Controller::Memory).as_deref(), Some(Path::new("/sys/fs/cgroup/memory/a")));
+        assert_eq!(find(Controller::Io).as_deref(), Some(Path::new("/sys/fs/cgroup/blkio/a")));
         assert_eq!(find(Controller::Pids), None, "it is not mounted");
         assert_eq!(own(Controller::Memory, MOUNTS, "4:memory:/elsewhere\n"), None);
     }

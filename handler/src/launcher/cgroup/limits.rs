@@ -17,6 +17,8 @@ const VCPU: u64 = 2 * MIB;
 const PAGE_TABLES: u64 = 256;
 /// What a launcher may take beside the guest's memory where the VMI has no limit.
 const UNLIMITED: u64 = 1024 * MIB;
+/// The share of block I/O of each launcher, where a disk is short of it: the kernel's default.
+const IO_WEIGHT: u32 = 100;
 /// Threads and processes: QEMU has at most some hundred beside those of its vCPUs and queues.
 const PIDS: u64 = 4096;
 
@@ -68,6 +70,16 @@ impl Limits {
             // The whole VM ends, not one process of it.
             true => vec![("memory.max", self.memory.to_string()), ("memory.oom.group", "1".to_owned())],
             false => vec![("memory.limit_in_bytes", self.memory.to_string())],
+        }
+    }
+
+    /// The files of the controller of block I/O: each launcher has the same share, as the API has no requests or limits of it.
+    /// Those exist whose scheduler or cost model the kernel has.
+    pub(super) fn io_files(is_v2: bool) -> Vec<(&'static str, String)> {
+        let weight = IO_WEIGHT.to_string();
+        match is_v2 {
+            true => vec![("io.weight", weight.clone()), ("io.bfq.weight", weight)],
+            false => vec![("blkio.bfq.weight", weight)],
         }
     }
 
@@ -155,6 +167,8 @@ mod tests {
             files(limits.cpu_files(false)),
             ["cpu.shares=1024", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=150000"]
         );
+        assert_eq!(files(Limits::io_files(true)), ["io.weight=100", "io.bfq.weight=100"]);
+        assert_eq!(files(Limits::io_files(false)), ["blkio.bfq.weight=100"]);
         let free = Limits { cpu: None, cpu_share: 0, ..limits };
         assert_eq!(files(free.cpu_files(true)), ["cpu.weight=1", "cpu.max=max 100000"]);
         assert!(files(free.cpu_files(false)).contains(&"cpu.cfs_quota_us=-1".to_owned()));

@@ -67,6 +67,33 @@ fn limits_are_real() {
 }
 
 #[test]
+fn a_launcher_has_a_share_of_block_io() {
+    let Some(cgroups) = complete() else { return };
+    let Some(parent) = cgroups.controllers.get(&Controller::Io) else {
+        eprintln!("SKIPPED: this host has no controller of block I/O");
+        return;
+    };
+    let limits = Limits { memory: 64 << 20, pids: 20, cpu: None, cpu_share: 100 };
+    let (ended, paths, uid) = run_limited(&cgroups, &limits, "cat /proc/self/cgroup");
+    let own = parent.join(uid.to_string());
+    assert!(paths.contains(&own), "{paths:?}");
+    let lines = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let is_its = |line: &&str| line.contains(":blkio:") || line.starts_with("0::");
+    assert!(lines.lines().filter(is_its).any(|line| line.ends_with(&uid.to_string())), "{lines}");
+    // A new cgroup has it as its default, and one that was changed gets it.
+    for name in ["io.weight", "io.bfq.weight", "blkio.bfq.weight"].map(|name| own.join(name)) {
+        if !name.exists() {
+            continue;
+        }
+        fs::write(&name, "200").unwrap();
+        cgroups.limit(uid, &limits).unwrap();
+        let weight = fs::read_to_string(&name).unwrap();
+        assert_eq!(weight.trim().trim_start_matches("default "), "100", "{}", name.display());
+    }
+    cgroups.remove(uid, Vec::new()).unwrap();
+}
+
+#[test]
 fn a_cgroup_of_an_earlier_handler_is_removed_by_its_name() {
     let (dir, uid) = (tempfile::tempdir().unwrap(), Uuid::new_v4());
     let [mine, other] = [uid, Uuid::new_v4()].map(|uid| dir.path().join(uid.to_string()));
