@@ -1,5 +1,7 @@
 //! The importer as a process: its limits, the user that it becomes, and its work in the sandbox.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by its panic")]
+
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::net::{TcpListener, TcpStream};
