@@ -200,11 +200,11 @@ pub(crate) fn discard(memory: &GuestMemory, address: GuestAddress, len: u64) {
         if bytes == 0 {
             continue;
         }
+        let address = region.as_ptr().wrapping_add(at).cast();
         #[expect(unsafe_code, reason = "rustix has no safe madvise")]
-        // SAFETY: the range is inside of the mapping, which is alive, private and anonymous; guest memory has no references into
-        // it, and its content may change at any time.
-        let advised =
-            unsafe { rustix::mm::madvise(region.as_ptr().add(at).cast(), bytes, Advice::LinuxDontNeed) };
+        // SAFETY: the range is inside of the mapping, which is alive, private and anonymous; guest memory has no references
+        // into it, and its content may change at any time.
+        let advised = unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxDontNeed) };
         if let Err(errno) = advised {
             tracing::debug!(%errno, "free memory of the guest stays");
         }

@@ -47,9 +47,9 @@ const BUDGET: usize = 16;
 /// Page numbers that one request may have; drivers put in 256.
 const MAX_PAGES: u64 = 64 << 10;
 /// How many of them are read at a time.
-const PIECE: u64 = 256;
+const PIECE: usize = 256;
 /// Statistics that one report may have; there are a dozen.
-const MAX_STATISTICS: u64 = 64;
+const MAX_STATISTICS: usize = 64;
 /// Bytes of one: tag and value.
 const STATISTIC: usize = 10;
 /// What drivers report for an unknown value.
@@ -195,7 +195,7 @@ impl Lane for BalloonDevice {
 /// Gives pages back to the host whose numbers are in a buffer, neighbours together.
 fn discard_pages(memory: &GuestMemory, mut numbers: Segments) {
     let mut left = (numbers.len() / 4).min(MAX_PAGES);
-    let mut bytes = [0; PIECE as usize * 4];
+    let mut bytes = [0; PIECE * 4];
     let mut run: Option<(u64, u64)> = None;
     let give = |run: Option<(u64, u64)>| {
         if let Some((first, count)) = run {
@@ -203,7 +203,7 @@ fn discard_pages(memory: &GuestMemory, mut numbers: Segments) {
         }
     };
     while left > 0 {
-        let count = left.min(PIECE);
+        let count = left.min(PIECE as u64);
         left -= count;
         let Some(part) = numbers.take_front(count * 4) else { break };
         let Some(piece) = usize::try_from(count * 4).ok().and_then(|len| bytes.get_mut(..len)) else { break };
@@ -223,7 +223,7 @@ fn discard_pages(memory: &GuestMemory, mut numbers: Segments) {
 
 /// A report of a driver (section 5.5.6.4). Tags that are unknown are left out.
 fn parse(memory: &GuestMemory, mut readable: Segments) -> Option<MemoryStatistics> {
-    let mut bytes = [0; MAX_STATISTICS as usize * STATISTIC];
+    let mut bytes = [0; MAX_STATISTICS * STATISTIC];
     let len = readable.len().min(bytes.len() as u64);
     let report = bytes.get_mut(..usize::try_from(len).ok()?)?;
     readable.take_front(len)?.read(memory, report).ok()?;

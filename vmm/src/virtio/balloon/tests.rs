@@ -20,7 +20,7 @@ fn report(guest: &mut Guest, values: &[(u16, u64)]) {
         .flat_map(|(tag, value)| tag.to_le_bytes().into_iter().chain(value.to_le_bytes()))
         .collect();
     guest.memory.write_slice(&bytes, GuestAddress(BUFFERS)).unwrap();
-    guest.add(STATISTICS, &[(BUFFERS, bytes.len() as u32, false)]);
+    guest.add(STATISTICS, &[(BUFFERS, u32::try_from(bytes.len()).unwrap(), false)]);
     guest.kick(STATISTICS);
 }
 
@@ -89,7 +89,7 @@ fn pages_in_the_balloon_are_the_hosts() {
     let numbers = [first, first + 1, 0xffff_ff00, u32::MAX, first + 4];
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     guest.memory.write_slice(&bytes, GuestAddress(BUFFERS)).unwrap();
-    guest.add(INFLATE, &[(BUFFERS, bytes.len() as u32, false)]);
+    guest.add(INFLATE, &[(BUFFERS, u32::try_from(bytes.len()).unwrap(), false)]);
     guest.kick(INFLATE);
     guest.wait(INFLATE, 1);
     assert_eq!(content(&guest, FREE), [0; 0x2000]);
