@@ -83,7 +83,7 @@ impl PriorityLevel {
     }
 
     /// How long a request may wait for a seat.
-    fn patience(self) -> Duration {
+    fn max_wait(self) -> Duration {
         match self {
             Self::System => Duration::from_secs(60),
             Self::Users => Duration::from_secs(15),
@@ -111,7 +111,7 @@ pub struct FlowControl(Arc<[Mutex<Requests>; 3]>);
 #[derive(Debug)]
 struct Requests {
     level: Level,
-    /// Whom to tell when a request is executed. Those that are rejected are dropped.
+    /// Notified when a request is executed; dropped when it is rejected.
     waiting: BTreeMap<Ticket, oneshot::Sender<Seat>>,
     rejected: u64,
 }
@@ -193,7 +193,7 @@ impl FlowControl {
             }
         };
         let waiting = Waiting { control: self, level, user, ticket };
-        let given = tokio::time::timeout(level.patience(), given).await;
+        let given = tokio::time::timeout(level.max_wait(), given).await;
         drop(waiting);
         given.ok().and_then(Result::ok).ok_or_else(|| {
             self.requests(level).rejected += 1;
@@ -201,7 +201,7 @@ impl FlowControl {
         })
     }
 
-    /// Leave for a request of `user` that goes on for as long as its client wants.
+    /// A permit for a request of `user` that goes on for as long as its client wants.
     ///
     /// # Errors
     /// When there are too many.
@@ -250,7 +250,7 @@ impl Drop for Seat {
     }
 }
 
-/// Leave for a request that goes on for long, until this is dropped.
+/// The permit of a request that goes on for long, given back when this is dropped.
 #[derive(Debug)]
 pub struct LongRunning(Held);
 
@@ -285,21 +285,22 @@ impl Drop for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Mutex<Option<LongRunning>>);
 
-/// Keeps leave as long as a response goes on: until its body ends, or until its connection does, where the request took that over.
-pub(crate) fn keep(leave: LongRunning, connection: Option<&Weak<Kept>>, response: Response) -> Response {
+/// Keeps a permit as long as a response goes on: until its body ends, or until its connection does, where the request took
+/// that over.
+pub(crate) fn keep(permit: LongRunning, connection: Option<&Weak<Kept>>, response: Response) -> Response {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         if let Some(kept) = connection.and_then(Weak::upgrade) {
-            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(leave);
+            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
         }
         return response;
     }
-    response.map(|body| Body::new(KeptBody { body, _leave: leave }))
+    response.map(|body| Body::new(KeptBody { body, _permit: permit }))
 }
 
 /// The body of a request that goes on for long.
 struct KeptBody {
     body: Body,
-    _leave: LongRunning,
+    _permit: LongRunning,
 }
 
 impl HttpBody for KeptBody {

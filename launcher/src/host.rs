@@ -104,6 +104,14 @@ pub enum HostError {
         /// Which file.
         path: PathBuf,
     },
+    /// The node agent has not opened it.
+    #[error("{what}: the node agent has not passed {path} open")]
+    NotPassed {
+        /// Whose file it is.
+        what: String,
+        /// Which file.
+        path: PathBuf,
+    },
     /// Locked by another process.
     #[error("{what}: {path} is in use by another VM or a disk tool on this node")]
     InUse {
@@ -177,7 +185,7 @@ pub fn open(
     };
     let disks = launch.disks.iter().filter_map(|disk| {
         let what = format!("volume {}", disk.name);
-        let opened = open_disk(&what, disk, passed);
+        let opened = open_disk(&what, disk, |path, write| open_file(&what, path, write, passed));
         collect(&mut errors, &disk.field, opened)
     });
     let disks = disks.collect();
@@ -233,12 +241,18 @@ fn check_huge_pages(launch: &Launch, page: HugePage) -> Result<(), Fault> {
     Err(fault_at(Code::HostResource, field, detail))
 }
 
-/// Opens and locks a disk that is attached while the VM runs.
+/// Takes and locks a disk that is attached while the VM runs. Its files must have been passed: the filter of system calls lets
+/// nothing be opened then.
 ///
 /// # Errors
 /// When its file cannot be had.
 pub fn open_disk_files(disk: &Disk, passed: &PassedFiles) -> Result<DiskFiles, Fault> {
-    let opened = open_disk(&format!("volume {}", disk.name), disk, passed);
+    let what = format!("volume {}", disk.name);
+    let take = |path: &Path, _| {
+        let not_passed = || HostError::NotPassed { what: what.clone(), path: path.to_owned() };
+        passed.take_file(path).ok_or_else(not_passed)
+    };
+    let opened = open_disk(&what, disk, take);
     let opened = opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))?;
     opened.ok_or_else(|| fault_at(Code::Invalid, &disk.field, "a volume without content cannot be attached"))
 }
@@ -258,7 +272,11 @@ fn open_firmware(firmware: Firmware) -> Result<HostFirmware, HostError> {
 }
 
 /// Absent for an empty CD drive.
-fn open_disk(what: &str, disk: &Disk, passed: &PassedFiles) -> Result<Option<DiskFiles>, HostError> {
+fn open_disk(
+    what: &str,
+    disk: &Disk,
+    open: impl Fn(&Path, bool) -> Result<File, HostError>,
+) -> Result<Option<DiskFiles>, HostError> {
     let write = !disk.read_only;
     let access = match (disk.tuning.shareable, write) {
         (true, _) => Access::WithWriters,
@@ -270,10 +288,10 @@ fn open_disk(what: &str, disk: &Disk, passed: &PassedFiles) -> Result<Option<Dis
         DiskSource::Raw(path) => (path, None),
         DiskSource::Qcow2 { path, backing } => (path, backing.as_ref()),
     };
-    let image = open_file(what, path, write, passed)?;
+    let image = open(path, write)?;
     lock(what, path, &image, access)?;
     let backing = backing.map(|path| {
-        let file = open_file(what, path, false, passed)?;
+        let file = open(path, false)?;
         lock(what, path, &file, Access::Reads)?;
         Ok(file)
     });

@@ -1,8 +1,10 @@
-//! Volumes that are attachedto a real VM, and out of it.
+//! Volumes that are attached to a real VM, and out of it.
 #![expect(clippy::unwrap_used, reason = "a test ends where its scenery fails")]
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use vireo_proto::files::{self, FILES_SOCKET};
 use vireo_proto::launcher::fault::Code;
 use vireo_proto::launcher::*;
 
@@ -10,7 +12,12 @@ use crate::guest;
 use crate::launched::{LaunchedVm, read_until, soon};
 
 impl LaunchedVm {
+    /// As the node agent does it: what is there is passed open.
     async fn attach(&mut self, name: &str, path: &Path, bus: disk::Bus) -> Option<Fault> {
+        if let Ok(file) = File::options().read(true).write(true).open(path) {
+            let file = (path.to_str().unwrap().to_owned(), file.into());
+            files::pass(&self.path(FILES_SOCKET), &[file]).unwrap();
+        }
         let cache = disk::Cache::None.into();
         let request = AttachVolumeRequest { disk: Some(Disk { cache, ..self.disk(name, path, bus) }) };
         soon("an answer to AttachVolume", self.client.attach_volume(request))
@@ -31,7 +38,7 @@ impl LaunchedVm {
 
     fn file(&self, name: &str) -> PathBuf {
         let path = self.path(name);
-        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
         path
     }
 }
