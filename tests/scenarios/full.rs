@@ -60,7 +60,7 @@ fn a_full_disk_refuses_writes_and_nothing_else() -> Result<(), HostError> {
     assert!(reported.contains("No space left on device"), "{reported}");
     assert_eq!(standalone.json("get cm words")?["data"]["a"], "one", "what is there is read");
     // A write of the server itself, which may use the reserve, shows in between that the store works.
-    eventually("the store is said to fail", SOON, || {
+    eventually("the store is said to fail", BOOT, || {
         let reported = standalone.kubectl("create -f -", Some(&large("again")))?;
         assert!(reported.stderr.contains("No space left on device"), "{}", reported.stderr);
         Ok(standalone.kubectl("get --raw /readyz", None)?.stderr.contains("[-]store failed: "))
