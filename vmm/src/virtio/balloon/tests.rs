@@ -117,10 +117,11 @@ fn free_pages_that_the_driver_fills_stay() {
 
 #[test]
 fn it_is_saved_and_loaded() {
-    let (mut guest, _balloon) = guest(FEATURES | PAGE_POISON);
+    let (mut guest, before) = guest(FEATURES | PAGE_POISON);
     guest.write(0x2000 + ACTUAL as u64, &3_u32.to_le_bytes());
     guest.write(0x2000 + POISON as u64, &9_u32.to_le_bytes());
     report(&mut guest, &[(4, 1)]);
+    reported(&before, 1);
     let balloon = Balloon::default();
     let mut guest = guest.loaded_into(Box::new(BalloonDevice::new(&balloon).unwrap()));
     assert_eq!(guest.wait(STATISTICS, 1).len(), 1, "the report's buffer is given back before");
