@@ -153,12 +153,11 @@ impl Lane for BalloonDevice {
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
-        let discards = self.may_discard();
         match queue {
             STATISTICS => self.take_statistics(queues),
             INFLATE => queues.get(queue)?.drain(|memory, pending, chain| {
                 if let Ok(Chain { readable, .. }) = chain
-                    && discards
+                    && self.may_discard()
                 {
                     discard_pages(memory, readable);
                 }
@@ -166,7 +165,7 @@ impl Lane for BalloonDevice {
             }),
             REPORTING => queues.get(queue)?.drain(|memory, pending, chain| {
                 if let Ok(Chain { writable, .. }) = chain
-                    && discards
+                    && self.may_discard()
                 {
                     writable.ranges().for_each(|(address, len)| discard(memory, address, len.into()));
                 }
