@@ -4,8 +4,8 @@
 //! the VM is built anew. Devices attach to it as [`Source`], [`Keyboard`] and [`Pointer`].
 //!
 //! Nothing is drawn ahead of time. The canvas exists while a viewer watches, and the source is polled only
-//! while a viewer waits for them: by the viewer's own thread, less and less often while nothing moves. A display that
-//! without viewers costs nothing. All viewers share the canvas: each knows up to which generation it has seen it, and
+//! while a viewer waits: by the viewer's own thread, less and less often while nothing moves. A display without viewers
+//! costs nothing. All viewers share the canvas: each knows up to which generation it has seen it, and
 //! copies the [`Band`] that it encodes next.
 
 mod band;

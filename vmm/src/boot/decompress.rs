@@ -40,6 +40,13 @@ pub enum Compression {
     Zstd,
 }
 
+#[cfg(any(test, fuzzing))]
+impl Compression {
+    /// Each of them.
+    pub(super) const ALL: [Self; 8] =
+        [Self::None, Self::Gzip, Self::Xz, Self::Lzma, Self::Bzip2, Self::Lz4, Self::Lzo, Self::Zstd];
+}
+
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

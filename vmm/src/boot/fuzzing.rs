@@ -26,17 +26,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         data: vec![7; 0x100],
         ..sample::Sample::default()
     };
-    let kinds = [
-        Compression::None,
-        Compression::Gzip,
-        Compression::Xz,
-        Compression::Lzma,
-        Compression::Bzip2,
-        Compression::Lz4,
-        Compression::Lzo,
-        Compression::Zstd,
-    ];
-    let mut seeds: Vec<_> = kinds.into_iter().map(|kind| small().bzimage(kind)).collect();
+    let mut seeds: Vec<_> = Compression::ALL.into_iter().map(|kind| small().bzimage(kind)).collect();
     seeds.push(small().elf());
     seeds.push(sample::Sample { pvh_entry: Some(0x100_0080), ..small() }.elf());
     seeds

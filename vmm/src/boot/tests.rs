@@ -17,16 +17,6 @@ use super::sample::{BASE, Sample};
 
 const MIB: u64 = 1 << 20;
 const RSDP: GuestAddress = GuestAddress(0xE_0000);
-const ALL: [Compression; 8] = [
-    Compression::None,
-    Compression::Gzip,
-    Compression::Xz,
-    Compression::Lzma,
-    Compression::Bzip2,
-    Compression::Lz4,
-    Compression::Lzo,
-    Compression::Zstd,
-];
 
 fn memory(size: u64) -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges(&[(GuestAddress(0), usize::try_from(size).unwrap())]).unwrap()
@@ -53,7 +43,7 @@ fn u64_at(memory: &GuestMemoryMmap, address: u64) -> u64 {
 #[test]
 fn every_compression_ends_in_the_same_memory() {
     let sample = Sample::default();
-    for compression in ALL {
+    for compression in Compression::ALL {
         let memory = memory(128 * MIB);
         let kernel = boot(&sample.bzimage(compression), None, "console=ttyS0 nokaslr");
         let entry = load_with(&memory, &kernel, RSDP, &mut || panic!("nokaslr draws nothing")).unwrap();

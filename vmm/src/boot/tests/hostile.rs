@@ -106,7 +106,7 @@ proptest! {
 
     #[test]
     fn no_change_to_an_image_makes_loading_panic(
-        compression in select(&ALL[..]),
+        compression in select(&Compression::ALL[..]),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         in_headers: bool,
     ) {
