@@ -7,6 +7,7 @@
 
 mod args;
 mod blockdev;
+mod child;
 mod command_line;
 mod device;
 mod event_loop;
@@ -88,7 +89,7 @@ impl Qemu {
         };
         let arguments = command_line::arguments(launch, &resources);
         let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
-        let pinned = host.pinning.clone().zip(process.child.id().and_then(|pid| i32::try_from(pid).ok()));
+        let pinned = host.pinning.clone().zip(process.child.id());
         let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);

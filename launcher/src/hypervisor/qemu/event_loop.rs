@@ -3,16 +3,17 @@ use std::time::{Duration, SystemTime};
 use futures_util::StreamExt;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
 use vireo_proto::launcher::{DiskFailure, Fault};
 
+use super::child::ChildProcess;
 use super::command_line::AGENT;
 use super::device::nic_id;
 use super::exit::{ExitReason, describe_status, with_stderr};
 use super::hotplug::{self, Hotplug, QmpCommand};
-use super::process::{Process, kill_now};
+use super::process::Process;
 use super::qmp::{self, DiskAction, Event as QmpEvent, Message, SET_LINK};
 use super::soft_reboot::{Action, SoftReboot};
 use super::stall::{self, Stall};
@@ -47,7 +48,7 @@ impl Beside {
     /// Waits for the end of the first of them, and says how it came.
     async fn ended(&mut self) -> String {
         tokio::select! {
-            reason = tpm::ended(&mut self.tpm) => reason,
+            reason = tpm::ended(self.tpm.as_mut()) => reason,
             reason = virtiofs::ended(&mut self.filesystems) => reason,
         }
     }
@@ -58,7 +59,7 @@ type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 /// Waits until QEMU is up, then runs its event loop. `agent` receives whether a program of the guest has
 /// opened the agent's port.
 pub(super) async fn start(
-    mut process: Process,
+    process: Process,
     beside: Beside,
     agent: Option<watch::Sender<bool>>,
     launch: &Launch,
@@ -70,9 +71,7 @@ pub(super) async fn start(
     let links = down.map(|(index, _)| qmp::set_link(&nic_id(index), false)).collect();
     let paused = handshake(&mut lines, &mut writer, links).await;
     let Some(paused) = paused else {
-        let status = timeout(EXIT_TIMEOUT, process.child.wait()).await.ok().and_then(Result::ok);
-        kill_now(&mut process.child);
-        let stderr = process.stderr.await.unwrap_or_default();
+        let (status, stderr) = process.child.reap(Instant::now() + EXIT_TIMEOUT).await;
         return Err(fault(
             Code::Hypervisor,
             with_stderr(&format!("QEMU {} before it was up", describe_status(status)), &stderr),
@@ -82,10 +81,9 @@ pub(super) async fn start(
     if paused {
         emit(&ctx, Event::Paused);
     }
-    let remains = QemuProcess { child: process.child, stderr: process.stderr };
     let no_boot_device = process.no_boot_device;
     let vm = QemuVm {
-        process: remains,
+        process: process.child,
         lines,
         writer,
         no_boot_device,
@@ -146,13 +144,8 @@ fn emit(ctx: &GuestEnd, event: Event) {
     let _ = ctx.events.send(event);
 }
 
-struct QemuProcess {
-    child: tokio::process::Child,
-    stderr: tokio::task::JoinHandle<String>,
-}
-
 struct QemuVm {
-    process: QemuProcess,
+    process: ChildProcess,
     lines: Lines,
     writer: Writer,
     no_boot_device: mpsc::Receiver<()>,
@@ -252,6 +245,7 @@ impl QemuVm {
                 }
             }
         }
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + EXIT_TIMEOUT);
         let (status, stderr) = self.process.reap(deadline).await;
         // Its last state is kept before the end is known.
         self.beside.end().await;
@@ -264,7 +258,7 @@ impl QemuVm {
             query.join(reading);
             return;
         }
-        let Some(pid) = self.process.child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
+        let Some(pid) = self.process.id() else { return };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         self.stats_query = Some(StatsQuery::new(reading, pid, now));
         self.writer.write_line(&stats::queries()).await;
@@ -420,20 +414,5 @@ impl QemuVm {
             QmpEvent::DeviceUnplugError { device } => warn!(device, "the guest does not let go of a device"),
             QmpEvent::Other(name) => debug!(name, "QEMU event"),
         }
-    }
-}
-
-impl QemuProcess {
-    /// Waits for the process, for a while; then it has no choice.
-    async fn reap(mut self, deadline: Option<Instant>) -> (Option<std::process::ExitStatus>, String) {
-        let patience = deadline.unwrap_or_else(|| Instant::now() + EXIT_TIMEOUT);
-        let status = match tokio::time::timeout_at(patience, self.child.wait()).await {
-            Ok(status) => status,
-            Err(_) => {
-                kill_now(&mut self.child);
-                self.child.wait().await
-            }
-        };
-        (status.ok(), self.stderr.await.unwrap_or_default())
     }
 }

@@ -1,44 +1,35 @@
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::Command;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-use tracing::{debug, info, warn};
+use tracing::debug;
 use vireo_proto::launcher::Fault;
 use vireo_vmm::FirmwareLogScanner;
 
 use super::blockdev::{Blocks, DiskFds, ImageFd};
+use super::child::ChildProcess;
 use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::HostResources;
 use crate::launch::Launch;
 use vireo_vmconfig::{AcpiTable, CacheMode};
 
-/// How much of QEMU's stderr a fault carries.
-const STDERR_TAIL: usize = 4096;
-
 /// QEMU, running.
 pub(super) struct Process {
-    /// The child; killed when dropped.
-    pub child: Child,
+    /// Killed when dropped.
+    pub child: ChildProcess,
     /// Our end of its monitor.
     pub qmp: UnixStream,
     /// Receives a message whenever firmware finds no boot device.
     pub no_boot_device: mpsc::Receiver<()>,
-    /// Ends with the tail of its stderr.
-    pub stderr: JoinHandle<String>,
 }
 
 /// What QEMU inherits.
@@ -260,21 +251,8 @@ pub(super) fn spawn(
     debug!(binary = %binary.display(), ?arguments, "starting QEMU");
     let inherited = inherited_fds.inherited();
     let mut command = Command::new(binary);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        // A signal for our group is for us: QEMU would take SIGTERM for a power cut.
-        .process_group(0)
-        .kill_on_drop(true);
-    before_exec(&mut command, inherited);
-    let mut child = command.spawn().map_err(failed)?;
-    info!(pid = child.id(), "QEMU started");
-    let stderr = child.stderr.take().map_or_else(
-        || tokio::spawn(std::future::ready(String::new())),
-        |pipe| tokio::spawn(tail(pipe, "qemu")),
-    );
+    command.args(arguments);
+    let child = ChildProcess::spawn(command, "qemu", inherited).map_err(failed)?;
     let (found, no_boot_device) = mpsc::channel(1);
     let listener = || FirmwareLogListener { scanner: FirmwareLogScanner::default(), found: found.clone() };
     if let Some((ours, _)) = inherited_fds.serial {
@@ -284,61 +262,12 @@ pub(super) fn spawn(
         tokio::spawn(listen(async_stream(ours).map_err(failed)?, listener()));
     }
     // Dropping the rest closes QEMU's ends here, so that its death closes ours.
-    Ok(Process { child, qmp: async_stream(inherited_fds.qmp.0).map_err(failed)?, no_boot_device, stderr })
+    Ok(Process { child, qmp: async_stream(inherited_fds.qmp.0).map_err(failed)?, no_boot_device })
 }
 
 fn async_stream(stream: StdStream) -> io::Result<UnixStream> {
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
-}
-
-/// In the child: die with the launcher, and keep these descriptors, which the caller has open until the child exists.
-pub(super) fn before_exec(command: &mut Command, inherited: Vec<RawFd>) {
-    let parent = rustix::process::getpid();
-    let prepare = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The launcher may have died before the line above.
-        if rustix::process::getppid() != Some(parent) {
-            return Err(io::Error::from(rustix::io::Errno::SRCH));
-        }
-        for &fd in &inherited {
-            keep_open(fd)?;
-        }
-        Ok(())
-    };
-    #[expect(unsafe_code, reason = "pre_exec is the only way to do something between fork and exec")]
-    // SAFETY: between fork and exec only async-signal-safe work is allowed; `prepare` makes system calls through
-    // rustix, which wraps none of them in a lock or an allocation, and walks a vector that exists already.
-    unsafe {
-        command.pre_exec(prepare);
-    }
-}
-
-fn keep_open(fd: RawFd) -> io::Result<()> {
-    #[expect(unsafe_code, reason = "the number of a descriptor crosses fork, its owner does not")]
-    // SAFETY: callers of `before_exec` own the descriptor until the child exists, and this runs before its exec.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    Ok(fcntl_setfd(fd, FdFlags::empty())?)
-}
-
-/// Logs a program's stderr, and keeps its end.
-pub(super) async fn tail(pipe: ChildStderr, program: &'static str) -> String {
-    let mut lines = BufReader::new(pipe);
-    let mut last = VecDeque::new();
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        // A line without an end is cut, not collected.
-        match (&mut lines).take(STDERR_TAIL as u64).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => break,
-            Ok(_) => {
-                warn!(target: "qemu", program, "{}", String::from_utf8_lossy(&line).trim_end());
-                last.extend(&line);
-                last.drain(..last.len().saturating_sub(STDERR_TAIL));
-            }
-        }
-    }
-    String::from_utf8_lossy(last.make_contiguous()).into_owned()
 }
 
 /// Moves bytes between QEMU's serial port and the console until QEMU is gone.
@@ -389,15 +318,6 @@ async fn listen(mut port: UnixStream, mut listener: FirmwareLogListener) {
     let mut chunk = vec![0; 4096];
     while let Ok(count @ 1..) = port.read(&mut chunk).await {
         listener.scan(chunk.get(..count).unwrap_or_default());
-    }
-}
-
-/// Kills a process group leader's process without waiting for it.
-pub(super) fn kill_now(child: &mut Child) {
-    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // Fails only when it is gone already.
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }
 

@@ -9,20 +9,18 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use tokio::process::{Child, Command};
-use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::timeout;
-use tracing::info;
+use tokio::process::Command;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{DeviceRequest, ExtraDevice};
 
 use self::state::KeptState;
+use super::child::ChildProcess;
 use super::event_loop::EXIT_TIMEOUT;
-use super::exit::{describe_status, with_stderr};
-use super::process::{before_exec, find_binary, tail};
+use super::process::find_binary;
 use crate::fault::{Code, fault_at};
 use crate::launch::Launch;
 
@@ -34,18 +32,14 @@ const STATE: &str = "tpm";
 /// A TPM that runs; killed when dropped, and ended by [`Tpm::end`].
 #[derive(Debug)]
 pub(super) struct Tpm {
-    child: Child,
-    stderr: JoinHandle<String>,
+    process: ChildProcess,
     kept: Option<Arc<Mutex<KeptState>>>,
 }
 
 impl Tpm {
     /// Waits until it has ended, by itself if it does in time, and keeps what it has stored last.
     pub(super) async fn end(mut self) {
-        if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
-            // One that has just ended cannot be killed.
-            let _ = self.child.kill().await;
-        }
+        self.process.end(Instant::now() + EXIT_TIMEOUT).await;
         if let Some(kept) = self.kept {
             // The disk may take long to write it. A panic is logged as one.
             let _ = spawn_blocking(move || state::save(&kept)).await;
@@ -87,29 +81,16 @@ fn spawn(binary: &Path, state: &Path, kept: Option<KeptState>) -> io::Result<(Tp
     let mut command = Command::new(binary);
     command
         .args(["socket", "--tpm2", "--ctrl", &format!("type=unixio,clientfd={fd}"), "--tpmstate"])
-        .arg(format!("dir={},mode=0600", state.display()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        // A signal for our group is for us.
-        .process_group(0)
-        .kill_on_drop(true);
-    before_exec(&mut command, vec![fd]);
-    let mut child = command.spawn()?;
-    info!(pid = child.id(), "swtpm started");
-    let stderr = match child.stderr.take() {
-        Some(pipe) => tokio::spawn(tail(pipe, PROGRAM)),
-        None => tokio::spawn(std::future::ready(String::new())),
-    };
-    Ok((Tpm { child, stderr, kept }, ours))
+        .arg(format!("dir={},mode=0600", state.display()));
+    Ok((Tpm { process: ChildProcess::spawn(command, PROGRAM, vec![fd])?, kept }, ours))
 }
 
 /// Waits for the end of a TPM, and says how it came.
-pub(super) async fn ended(tpm: &mut Option<Tpm>) -> String {
-    let Some(Tpm { child, stderr, .. }) = tpm else { return std::future::pending().await };
-    let status = child.wait().await.ok();
-    let stderr = stderr.await.unwrap_or_default();
-    with_stderr(&format!("the TPM ({PROGRAM}) {}", describe_status(status)), &stderr)
+pub(super) async fn ended(tpm: Option<&mut Tpm>) -> String {
+    match tpm {
+        Some(tpm) => tpm.process.ended(&format!("the TPM ({PROGRAM})")).await,
+        None => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]
@@ -149,8 +130,8 @@ mod tests {
     #[tokio::test]
     async fn its_end_has_a_reason() {
         let scratch = tempfile::tempdir().unwrap();
-        let (tpm, _socket) = spawn(Path::new("/bin/false"), scratch.path(), None).unwrap();
-        assert_eq!(ended(&mut Some(tpm)).await, "the TPM (swtpm) exited with code 1");
+        let (mut tpm, _socket) = spawn(Path::new("/bin/false"), scratch.path(), None).unwrap();
+        assert_eq!(ended(Some(&mut tpm)).await, "the TPM (swtpm) exited with code 1");
     }
 
     #[tokio::test]

@@ -6,19 +6,16 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use futures_util::future::select_all;
 use serde_json::json;
-use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
-use tracing::info;
+use tokio::process::Command;
 use vireo_proto::launcher::Fault;
 
 use super::args::Args;
+use super::child::ChildProcess;
 use super::escaped;
-use super::exit::{describe_status, with_stderr};
-use super::process::{before_exec, find_binary, tail};
+use super::process::find_binary;
 use crate::fault::{Code, fault_at};
 use crate::launch::{Filesystem, Launch};
 
@@ -33,8 +30,7 @@ const QUEUE: u32 = 1024;
 #[derive(Debug)]
 pub(super) struct Server {
     name: String,
-    child: Child,
-    stderr: JoinHandle<String>,
+    process: ChildProcess,
 }
 
 /// Where QEMU connects to the server of the `index`th file system.
@@ -81,21 +77,9 @@ fn spawn(binary: &Path, filesystem: &Filesystem, socket: &Path) -> io::Result<Se
         .args(["--fd", &fd.to_string(), "--sandbox", "none", "--inode-file-handles=never"])
         .args(["--log-level", "error", "--shared-dir"])
         .arg(&filesystem.directory)
-        .args(filesystem.read_only.then_some("--readonly"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        // A signal for our group is for us.
-        .process_group(0)
-        .kill_on_drop(true);
-    before_exec(&mut command, vec![fd]);
-    let mut child = command.spawn()?;
-    info!(pid = child.id(), filesystem = filesystem.name, "virtiofsd started");
-    let stderr = match child.stderr.take() {
-        Some(pipe) => tokio::spawn(tail(pipe, PROGRAM)),
-        None => tokio::spawn(std::future::ready(String::new())),
-    };
-    Ok(Server { name: filesystem.name.clone(), child, stderr })
+        .args(filesystem.read_only.then_some("--readonly"));
+    let process = ChildProcess::spawn(command, PROGRAM, vec![fd])?;
+    Ok(Server { name: filesystem.name.clone(), process })
 }
 
 /// Waits for the end of the first of the servers, and says how it came.
@@ -103,12 +87,14 @@ pub(super) async fn ended(servers: &mut [Server]) -> String {
     if servers.is_empty() {
         return std::future::pending().await;
     }
-    let (status, index, _) = select_all(servers.iter_mut().map(|server| Box::pin(server.child.wait()))).await;
-    let Some(Server { name, stderr, .. }) = servers.get_mut(index) else {
-        return std::future::pending().await;
-    };
-    let stderr = stderr.await.unwrap_or_default();
-    with_stderr(&format!("the file system {name} ({PROGRAM}) {}", describe_status(status.ok())), &stderr)
+    let (reason, ..) = select_all(servers.iter_mut().map(|server| Box::pin(server.ended()))).await;
+    reason
+}
+
+impl Server {
+    async fn ended(&mut self) -> String {
+        self.process.ended(&format!("the file system {} ({PROGRAM})", self.name)).await
+    }
 }
 
 /// The guest's memory, which the servers map. Huge pages are memory of such a file already.
