@@ -12,6 +12,7 @@ use crate::network::address::parse_ipv6_range;
 use crate::network::host::GuestAccess;
 use crate::network::ports::Ports;
 use crate::settings::{Isolation, LauncherCgroups, Runtime, Settings, beside_this_program, host_name};
+use crate::state::StateDir;
 use crate::storage::{AllowedPaths, ImageReader, ImporterSettings, Registries, RegistrySettings};
 
 /// The options of a node agent.
@@ -119,7 +120,7 @@ impl NodeArgs {
                 Some(path) => std::path::absolute(path)?,
                 None => beside_this_program("virt-importer")?,
             },
-            users: self.vm_uids.importers(),
+            users: self.vm_uids.importers(StateDir::at(&state_dir)),
         };
         Ok(Settings {
             storage_dir: match self.storage_dir {

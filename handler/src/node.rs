@@ -403,9 +403,7 @@ impl Node {
         if let Some(user) = dir.user() {
             return Ok(Some(user));
         }
-        // Directories are removed after everything that ran as their users.
-        let used = self.state.vmi_dirs()?.iter().filter_map(|(_, dir)| dir.user()).collect();
-        let user = users.choose(uid, &used).ok_or(UserError::Exhausted)?;
+        let user = users.choose(uid, &self.state.users()?).ok_or(UserError::Exhausted)?;
         dir.create_sockets(user)?;
         Ok(Some(user))
     }

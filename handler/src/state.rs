@@ -2,6 +2,7 @@
 //!
 //! It holds everything that the handler keeps across its restart. A running guest needs none of it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -186,6 +187,15 @@ impl StateDir {
         }
         dirs.sort_by_key(|(uid, _)| *uid);
         Ok(dirs)
+    }
+
+    /// The users of isolated launchers.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn users(&self) -> Result<BTreeSet<u32>, StateError> {
+        // Directories are removed after everything that ran as their users.
+        Ok(self.vmi_dirs()?.iter().filter_map(|(_, dir)| dir.user()).collect())
     }
 }
 

@@ -11,6 +11,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::jobs::JobContext;
+use crate::state::StateDir;
 
 /// The most users of importers: more than images are read at the same time.
 const MOST_IMPORTERS: u32 = 64;
@@ -45,9 +46,9 @@ impl FromStr for Users {
 }
 
 impl Users {
-    /// The users that get and read images.
-    pub(crate) fn importers(self) -> ImporterUsers {
-        ImporterUsers::new(self.first_importer(), self.last)
+    /// The users that get and read images, beside the VMs of a state directory.
+    pub(crate) fn importers(self, state: StateDir) -> ImporterUsers {
+        ImporterUsers::new(self.first_importer(), self.last, state)
     }
 
     fn first_importer(self) -> u32 {
@@ -74,6 +75,8 @@ impl Users {
 pub struct ImporterUsers {
     first: u32,
     last: u32,
+    /// Where the users of VMs are noted: one of an earlier release, or of another range, may have a user of importers.
+    state: StateDir,
     lent: Arc<Mutex<Lent>>,
 }
 
@@ -92,17 +95,17 @@ pub(crate) struct LentUser {
 }
 
 impl ImporterUsers {
-    fn new(first: u32, last: u32) -> Self {
-        Self { first, last, lent: Arc::default() }
+    fn new(first: u32, last: u32, state: StateDir) -> Self {
+        Self { first, last, state, lent: Arc::default() }
     }
 
     /// A user that is free. One that was used is not lent again until all others were. Blocks while all are used.
     ///
     /// # Errors
-    /// When the job is cancelled.
+    /// When the job is cancelled, or the users of VMs cannot be read.
     pub(crate) fn lend(&self, job: &JobContext) -> io::Result<LentUser> {
         loop {
-            if let Some(user) = self.try_lend() {
+            if let Some(user) = self.try_lend()? {
                 return Ok(user);
             }
             job.checkpoint()?;
@@ -110,15 +113,18 @@ impl ImporterUsers {
         }
     }
 
-    fn try_lend(&self) -> Option<LentUser> {
+    fn try_lend(&self) -> io::Result<Option<LentUser>> {
+        // New VMs get none of these: what is free here stays free of VMs.
+        let of_vms = self.state.users().map_err(io::Error::other)?;
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         let count = (self.last - self.first).saturating_add(1);
         let start = lent.count;
         let user = |number: u32| self.first + start.wrapping_add(number) % count;
-        let number = (0..count).map(user).find(|user| !lent.users.contains(user))?;
+        let is_free = |user: &u32| !lent.users.contains(user) && !of_vms.contains(user);
+        let Some(number) = (0..count).map(user).find(is_free) else { return Ok(None) };
         lent.count = (number - self.first).wrapping_add(1);
         lent.users.insert(number);
-        Some(LentUser { number, lent: Arc::clone(&self.lent) })
+        Ok(Some(LentUser { number, lent: Arc::clone(&self.lent) }))
     }
 }
 
@@ -182,17 +188,37 @@ mod tests {
             [("1000-1999", 1936, 1999), ("7-8", 8, 8), ("7-9", 9, 9), ("1-8", 7, 8), ("100-112", 110, 112)]
         {
             let users: Users = range.parse().unwrap();
-            assert_eq!(users.importers(), ImporterUsers::new(first, last), "{range}");
+            let importers = users.importers(StateDir::at("/absent"));
+            assert_eq!(importers, ImporterUsers::new(first, last, StateDir::at("/absent")), "{range}");
         }
-        let importers = "100-112".parse::<Users>().unwrap().importers();
+        let importers = "100-112".parse::<Users>().unwrap().importers(StateDir::at("/absent"));
         let job = JobContext::default();
         let lent: Vec<LentUser> = (0..3).map(|_| importers.clone().lend(&job).unwrap()).collect();
         assert_eq!(lent.iter().map(LentUser::number).collect::<Vec<_>>(), [110, 111, 112]);
-        assert!(importers.try_lend().is_none());
+        assert!(importers.try_lend().unwrap().is_none());
         job.cancel();
         assert!(importers.lend(&job).is_err(), "the job is cancelled");
         drop(lent);
-        let numbers: Vec<u32> = (0..4).map(|_| importers.try_lend().unwrap().number()).collect();
+        let numbers: Vec<u32> = (0..4).map(|_| importers.try_lend().unwrap().unwrap().number()).collect();
         assert_eq!(numbers, [110, 111, 112, 110], "in turn");
+    }
+
+    /// As a release without importers' users has started it.
+    #[test]
+    fn no_import_has_the_user_of_a_vm_that_is_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state = StateDir::at(scratch.path());
+        let lends = |importers: &ImporterUsers| importers.try_lend().unwrap().map(|user| user.number());
+        let user = std::os::unix::fs::MetadataExt::uid(&scratch.path().metadata().unwrap()).max(1);
+        let importers = ImporterUsers::new(user, user + 1, state.clone());
+        let dir = state.vmi_dir(Uuid::new_v4());
+        dir.create().unwrap();
+        assert_eq!([lends(&importers), lends(&importers)], [Some(user), Some(user + 1)]);
+        dir.create_sockets(user).unwrap();
+        assert_eq!([lends(&importers), lends(&importers)], [Some(user + 1), Some(user + 1)]);
+        let importers = ImporterUsers::new(user, user, state);
+        assert_eq!(lends(&importers), None);
+        dir.remove().unwrap();
+        assert_eq!(lends(&importers), Some(user));
     }
 }

@@ -15,7 +15,8 @@ fn scripted(directory: &Path, script: &str) -> ImageReader {
     let program = directory.join("importer");
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let users = "1900000000-1900999999".parse::<crate::launcher::users::Users>().unwrap().importers();
+    let users: crate::launcher::users::Users = "1900000000-1900999999".parse().unwrap();
+    let users = users.importers(crate::state::StateDir::at(directory));
     ImageReader::Process(ImporterSettings { program, users })
 }
 
