@@ -138,6 +138,15 @@ fn restrict(seccomp: Seccomp, kind: Option<Thread>) {
     }
 }
 
+/// What a defect of a task does: it is logged, and the launcher goes on. The trace reads the program and its libraries.
+fn panic_with_a_backtrace() {
+    std::panic::set_hook(Box::new(|_| {
+        let trace = std::backtrace::Backtrace::force_capture().to_string();
+        eprintln!("{trace}");
+    }));
+    std::thread::spawn(|| panic!("a test")).join().unwrap_err();
+}
+
 fn act(name: &str) {
     match name {
         "ptrace" => {
@@ -188,12 +197,14 @@ fn act(name: &str) {
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
             assert!(!std::fs::read("/proc/self/stat").unwrap().is_empty());
             assert_eq!(std::thread::spawn(|| vec![1_u8; 1 << 20].len()).join().unwrap(), 1 << 20);
+            panic_with_a_backtrace();
         }
         "work" => {
             restrict(Seccomp::Enforce, None);
             assert!(!std::fs::read("/proc/self/stat").unwrap().is_empty());
             drop(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
             assert_eq!(std::thread::spawn(|| vec![1_u8; 1 << 20].len()).join().unwrap(), 1 << 20);
+            panic_with_a_backtrace();
         }
         "work of a device" => {
             restrict(Seccomp::Enforce, Some(Thread::Vcpu));
@@ -246,6 +257,9 @@ fn what_a_launcher_does_is_allowed() {
     for name in ["work", "work of a device", "work with QEMU", "off"] {
         let output = in_a_child("what_a_launcher_does_is_allowed", name);
         assert!(output.status.success(), "{name}: {output:?}");
+        let log = String::from_utf8_lossy(&output.stderr);
+        let has_trace = log.contains("panic_with_a_backtrace");
+        assert_eq!(has_trace, ["work", "work with QEMU"].contains(&name), "{name}: {log}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("went on"), "{name}");
     }
 }

@@ -3,6 +3,7 @@
 mod guest;
 mod hotplug;
 mod launched;
+mod requests;
 
 use std::os::unix::fs::PermissionsExt;
 
