@@ -23,10 +23,10 @@ pub(super) enum Thread {
 /// The threads for which a line of a table holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Threads {
-    /// All, with the monitor or QEMU.
+    /// Monitor, with the monitor or QEMU.
     Every,
     /// All of the monitor.
-    All,
+    Monitor,
     /// Those of the monitor but those of devices.
     NotDevices,
     /// Those of the monitor that run no vCPU and serve no device.
@@ -44,7 +44,7 @@ impl Thread {
     pub(super) fn is_among(self, threads: Threads) -> bool {
         match threads {
             Threads::Every => true,
-            Threads::All => self != Self::Driver,
+            Threads::Monitor => self != Self::Driver,
             Threads::NotDevices => matches!(self, Self::Vcpu | Self::Other),
             Threads::Others => self == Self::Other,
             Threads::Guest => matches!(self, Self::Device | Self::Vcpu),
@@ -69,7 +69,7 @@ pub(super) struct FailingLine {
 }
 
 use Sysno as S;
-use Threads::{All, Driver, Every, Guest, NotDevices, Others, Server};
+use Threads::{Driver, Every, Guest, Monitor, NotDevices, Others, Server};
 
 /// What fails, beside what fails in every program.
 pub(super) const FAILING: &[FailingLine] = &[FailingLine {
@@ -85,17 +85,17 @@ pub(super) const FAILING: &[FailingLine] = &[FailingLine {
 #[rustfmt::skip]
 pub(super) const ALLOWED: &[Line] = &[
     // Files that are open.
-    allow(S::preadv, All, "disk images"),
-    allow(S::pwritev, All, "disk images"),
-    allow(S::preadv2, All, "disk images, of which the page cache has the block"),
-    allow(S::pwritev2, All, "disk images"),
-    allow(S::fsync, All, "disk images"),
-    allow(S::fallocate, All, "discarded and zeroed blocks"),
-    allow(S::ftruncate, All, "qcow2 images that grow"),
-    allow(S::fstatfs, All, "the alignment of direct I/O"),
-    allow(S::io_uring_setup, All, "disks: the ring is made by the thread of the disk"),
-    allow(S::io_uring_register, All, "files and restrictions of a ring, before it is enabled"),
-    allow(S::io_uring_enter, All, "disks"),
+    allow(S::preadv, Monitor, "disk images"),
+    allow(S::pwritev, Monitor, "disk images"),
+    allow(S::preadv2, Monitor, "disk images, of which the page cache has the block"),
+    allow(S::pwritev2, Monitor, "disk images"),
+    allow(S::fsync, Monitor, "disk images"),
+    allow(S::fallocate, Monitor, "discarded and zeroed blocks"),
+    allow(S::ftruncate, Monitor, "qcow2 images that grow"),
+    allow(S::fstatfs, Monitor, "the alignment of direct I/O"),
+    allow(S::io_uring_setup, Monitor, "disks: the ring is made by the thread of the disk"),
+    allow(S::io_uring_register, Monitor, "files and restrictions of a ring, before it is enabled"),
+    allow(S::io_uring_enter, Monitor, "disks"),
     allow(S::pipe2, Server, "descriptors of the runtime"),
     // Files by name.
     when(S::openat, &[READ_ONLY], Server, "the process's own statistics in /proc; nothing is written or made by name"),
@@ -105,11 +105,11 @@ pub(super) const ALLOWED: &[Line] = &[
     allow(S::unlink, Server, "the launcher's sockets"),
     allow(S::unlinkat, Server, "the launcher's sockets"),
     // Threads and time.
-    when(S::sched_setaffinity, &[ITSELF], All, "threads of a VM that has CPUs for itself, when they start"),
+    when(S::sched_setaffinity, &[ITSELF], Monitor, "threads of a VM that has CPUs for itself, when they start"),
     allow(S::sched_setaffinity, Driver, "threads of QEMU whose VM has CPUs for itself"),
-    allow(S::sched_getscheduler, All, "transmit queues: whether their thread is scheduled as usual"),
-    when(S::sched_setscheduler, &[ITSELF, USUAL], All, "transmit queues that take frames one by one"),
-    when(S::sched_setscheduler, &[ITSELF, BATCH], All, "transmit queues that take many frames at once"),
+    allow(S::sched_getscheduler, Monitor, "transmit queues: whether their thread is scheduled as usual"),
+    when(S::sched_setscheduler, &[ITSELF, USUAL], Monitor, "transmit queues that take frames one by one"),
+    when(S::sched_setscheduler, &[ITSELF, BATCH], Monitor, "transmit queues that take many frames at once"),
     allow(S::getrusage, Server, "statistics"),
     allow(S::getuid, Server, "who connects"),
     allow(S::geteuid, Server, "who connects"),
@@ -145,11 +145,11 @@ pub(super) const ALLOWED: &[Line] = &[
     allow(S::getpeername, Server, "addresses of sockets"),
     // Devices of the host. KVM_RUN is first: it is the one whose time counts.
     ioctl(&[request(KVM, 0x80)], NotDevices, "KVM_RUN"),
-    ioctl(&[request(KVM, 0x61)], All, "KVM_IRQ_LINE"),
-    ioctl(&[request(KVM, 0x6a)], All, "KVM_SET_GSI_ROUTING"),
-    ioctl(&[request(KVM, 0x76)], All, "KVM_IRQFD"),
-    ioctl(&[request(KVM, 0x79)], All, "KVM_IOEVENTFD"),
-    ioctl(&[request(KVM, 0x42)], All, "KVM_GET_DIRTY_LOG, by the display adapter"),
+    ioctl(&[request(KVM, 0x61)], Monitor, "KVM_IRQ_LINE"),
+    ioctl(&[request(KVM, 0x6a)], Monitor, "KVM_SET_GSI_ROUTING"),
+    ioctl(&[request(KVM, 0x76)], Monitor, "KVM_IRQFD"),
+    ioctl(&[request(KVM, 0x79)], Monitor, "KVM_IOEVENTFD"),
+    ioctl(&[request(KVM, 0x42)], Monitor, "KVM_GET_DIRTY_LOG, by the display adapter"),
     ioctl(&[request(KVM, 0x46)], NotDevices, "KVM_SET_USER_MEMORY_REGION"),
     ioctl(&[request(KVM, 0x81)], NotDevices, "KVM_GET_REGS"),
     ioctl(&[request(KVM, 0xad)], NotDevices, "KVM_KVMCLOCK_CTRL"),
@@ -172,19 +172,19 @@ pub(super) const ALLOWED: &[Line] = &[
     ioctl(&[request(KVM, 0x8f)], Others, "KVM_SET_LAPIC"),
     ioctl(&[request(KVM, 0x90)], Others, "KVM_SET_CPUID2"),
     ioctl(&[request(KVM, 0xa3)], Others, "KVM_GET_TSC_KHZ"),
-    ioctl(&[request(TUN, 0xd0)], All, "TUNSETOFFLOAD"),
-    ioctl(&[request(TUN, 0xd8)], All, "TUNSETVNETHDRSZ"),
-    ioctl(&[request(TUN, 0xd9)], All, "TUNSETQUEUE"),
-    ioctl(&[request(VHOST, 0x00)], All, "VHOST_GET_FEATURES, VHOST_SET_FEATURES"),
-    ioctl(&[request(VHOST, 0x01)], All, "VHOST_SET_OWNER"),
-    ioctl(&[request(VHOST, 0x03)], All, "VHOST_SET_MEM_TABLE"),
-    ioctl(&[request(VHOST, 0x10)], All, "VHOST_SET_VRING_NUM"),
-    ioctl(&[request(VHOST, 0x11)], All, "VHOST_SET_VRING_ADDR"),
-    ioctl(&[request(VHOST, 0x12)], All, "VHOST_SET_VRING_BASE, VHOST_GET_VRING_BASE"),
-    ioctl(&[request(VHOST, 0x20)], All, "VHOST_SET_VRING_KICK"),
-    ioctl(&[request(VHOST, 0x21)], All, "VHOST_SET_VRING_CALL"),
-    ioctl(&[request(VHOST, 0x22)], All, "VHOST_SET_VRING_ERR"),
-    ioctl(&[request(VHOST, 0x30)], All, "VHOST_NET_SET_BACKEND"),
+    ioctl(&[request(TUN, 0xd0)], Monitor, "TUNSETOFFLOAD"),
+    ioctl(&[request(TUN, 0xd8)], Monitor, "TUNSETVNETHDRSZ"),
+    ioctl(&[request(TUN, 0xd9)], Monitor, "TUNSETQUEUE"),
+    ioctl(&[request(VHOST, 0x00)], Monitor, "VHOST_GET_FEATURES, VHOST_SET_FEATURES"),
+    ioctl(&[request(VHOST, 0x01)], Monitor, "VHOST_SET_OWNER"),
+    ioctl(&[request(VHOST, 0x03)], Monitor, "VHOST_SET_MEM_TABLE"),
+    ioctl(&[request(VHOST, 0x10)], Monitor, "VHOST_SET_VRING_NUM"),
+    ioctl(&[request(VHOST, 0x11)], Monitor, "VHOST_SET_VRING_ADDR"),
+    ioctl(&[request(VHOST, 0x12)], Monitor, "VHOST_SET_VRING_BASE, VHOST_GET_VRING_BASE"),
+    ioctl(&[request(VHOST, 0x20)], Monitor, "VHOST_SET_VRING_KICK"),
+    ioctl(&[request(VHOST, 0x21)], Monitor, "VHOST_SET_VRING_CALL"),
+    ioctl(&[request(VHOST, 0x22)], Monitor, "VHOST_SET_VRING_ERR"),
+    ioctl(&[request(VHOST, 0x30)], Monitor, "VHOST_NET_SET_BACKEND"),
     ioctl(&[request(BLOCK, 114)], Every, "BLKGETSIZE64"),
     ioctl(&[request(BLOCK, 104)], Every, "BLKSSZGET"),
 ];

@@ -124,6 +124,35 @@ pub const PROCESS: &[Allowed] = &[
     when(S::ioctl, &[request(TERMINAL, 0x01)], "TCGETS: std asks whether the log is a terminal"),
 ];
 
+/// What no program of ours may call once its filter holds: calls that make processes, change what a process is or sees, reach
+/// into others, or change the kernel. For tests of tables.
+pub const NEVER: &[Sysno] = &[
+    S::add_key,
+    S::bpf,
+    S::chroot,
+    S::execveat,
+    S::fork,
+    S::fsopen,
+    S::init_module,
+    S::kexec_load,
+    S::keyctl,
+    S::mount,
+    S::move_mount,
+    S::open_by_handle_at,
+    S::perf_event_open,
+    S::personality,
+    S::pivot_root,
+    S::process_vm_readv,
+    S::process_vm_writev,
+    S::ptrace,
+    S::setns,
+    S::setuid,
+    S::umount2,
+    S::unshare,
+    S::userfaultfd,
+    S::vfork,
+];
+
 const TERMINAL: u8 = b'T';
 /// Which `prctl` it is, from Linux 6.4 on.
 const PR_GET_AUXV: u32 = 0x4155_5856;
