@@ -6,11 +6,11 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use vireo_api::names::projected_files;
-use vireo_api::spec::{FilesystemSource, Vm};
+use vireo_api::spec::{Filesystem, FilesystemSource, Vm};
 
 use super::iso::File;
 use super::prepare::StorageError;
-use super::projected::{ProjectedError, ProjectedFiles};
+use super::projected::{ProjectedError, ProjectedFiles, files_in};
 
 /// A file system by its name, with its files.
 pub(crate) type Files = (String, Vec<File>);
@@ -20,10 +20,10 @@ pub(crate) type Files = (String, Vec<File>);
 /// # Errors
 /// Names the field of one that only a kubelet mounts.
 pub(crate) fn files(vm: &Vm, projected: &ProjectedFiles) -> Result<Vec<Files>, StorageError> {
-    let of = |filesystem: &vireo_api::spec::Filesystem| match filesystem.source() {
+    let of = |filesystem: &Filesystem| match filesystem.source() {
         FilesystemSource::Projected(_) => {
-            let files = projected.get(&projected_files(filesystem.name())).cloned().unwrap_or_default();
-            Ok((filesystem.name().to_owned(), files))
+            let files = files_in(projected, &projected_files(filesystem.name()));
+            Ok((filesystem.name().to_owned(), files.to_vec()))
         }
         FilesystemSource::ContainerPath { .. } => {
             Err(ProjectedError::NoContainer.at(filesystem.source_field().clone()))
