@@ -49,6 +49,10 @@ impl ExitReason {
             Some("guest-panic") => End::Crashed("the guest's kernel panicked".to_owned()),
             _ if self.killed => End::Killed,
             reason => match (&self.beside, reason) {
+                // Those that are connected to QEMU end when it dies.
+                (Some(beside), _) if status.and_then(|status| status.signal()).is_some() => {
+                    failed(&format!("QEMU {}, and {beside}", describe_status(status)), stderr)
+                }
                 (Some(beside), _) => End::Failed(fault(Code::Hypervisor, beside.clone())),
                 (None, Some(reason)) => failed(&format!("QEMU shut down by itself ({reason})"), stderr),
                 (None, None) => failed(&format!("QEMU {}", describe_status(status)), stderr),
@@ -124,6 +128,10 @@ mod tests {
             let End::Failed(fault) = ended(shutdown, false) else { panic!("{shutdown:?} is not a failure") };
             assert_eq!(fault.detail, "the TPM was killed by signal 9");
         }
+        let beside = Some("the TPM exited with code 0".to_owned());
+        let died = ExitReason { beside, ..exit(false, None, None) }.to_end(Some(ExitStatus::from_raw(9)), "");
+        let End::Failed(fault) = died else { panic!("it is not a failure") };
+        assert_eq!(fault.detail, "QEMU was killed by signal 9, and the TPM exited with code 0");
         // QEMU ends its TPM when it ends.
         assert_eq!(ended(Some("guest-shutdown"), false), End::PoweredOff);
         assert_eq!(ended(Some("host-qmp-quit"), true), End::Killed);
