@@ -61,6 +61,8 @@ async fn booted(change: impl FnOnce(LaunchRequest) -> LaunchRequest) -> Launched
     let request = change(launcher.request(&disk));
     launcher.up(request).await;
     read_until(&mut launcher.console().await, guest::READY).await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", launcher.pid())).unwrap();
+    assert!(status.contains("\nSeccomp:\t2\n"), "there is a filter: {status}");
     launcher
 }
 
@@ -211,5 +213,35 @@ async fn questions_to_an_agent_that_is_not_there_are_answered() {
     let request = SetCredentialsRequest { authorized_keys: vec![keys], passwords: Vec::new() };
     let set = soon("an answer to SetCredentials", launcher.client.set_credentials(request)).await;
     assert!(set.unwrap().into_inner().fault.is_some());
+    launcher.end().await;
+}
+
+/// swtpm stores its state when the guest's firmware has started it; a thread of the launcher copies it.
+#[tokio::test]
+async fn the_state_of_a_tpm_is_kept() {
+    let device = Some(extra_device::Device::Tpm(extra_device::Tpm {}));
+    let tpm = ExtraDevice { field: "spec.domain.devices.tpm".into(), what: "a TPM".into(), device };
+    let kept = tempfile::NamedTempFile::new().unwrap();
+    let launcher = booted(|request| LaunchRequest {
+        extra_devices: vec![tpm],
+        tpm_state_path: kept.path().to_str().unwrap().to_owned(),
+        ..request
+    });
+    launcher.await.end().await;
+    assert!(kept.as_file().metadata().unwrap().len() > 0);
+}
+
+/// QEMU's threads are found and moved when the filter holds already.
+#[tokio::test]
+async fn a_vcpu_has_a_cpu_for_itself() {
+    let placement = CpuPlacement { cpus: Vec::new(), isolate_emulator_thread: false };
+    let launcher = booted(|request| LaunchRequest { cpu_placement: Some(placement), ..request }).await;
+    let threads = std::fs::read_dir(format!("/proc/{}/task", launcher.qemu())).unwrap();
+    let vcpu = threads
+        .map(|thread| thread.unwrap().path())
+        .find(|thread| std::fs::read_to_string(thread.join("comm")).unwrap().starts_with("CPU 0/"));
+    let status = std::fs::read_to_string(vcpu.unwrap().join("status")).unwrap();
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();
+    assert!(cpus.parse::<u32>().is_ok(), "one CPU: {cpus}");
     launcher.end().await;
 }
