@@ -38,9 +38,9 @@ const SECONDS: u64 = 60 * 60;
 /// The stack of a thread, which counts as address space.
 const STACK: u64 = 1 << 20;
 /// The argument of a process that is in the namespaces which this process has made.
-pub const CONFINED: &str = "confined";
+const CONFINED: &str = "confined";
 /// Instead, where those are a mount and a process ID namespace, too.
-pub const CONFINED_WITH_ROOT: &str = "confined-with-root";
+const CONFINED_WITH_ROOT: &str = "confined-with-root";
 /// The program that the log names.
 pub(crate) const PROGRAM: &str = "virt-importer";
 
