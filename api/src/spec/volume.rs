@@ -243,9 +243,16 @@ fn ephemeral(source: &v1::EphemeralVolumeSource, at: &Field, found: &mut Finding
     (!name.is_empty()).then_some(VolumeSource::Ephemeral { claim: name })
 }
 
-/// The directories of a launcher's container that are the launcher's own or the kernel's.
-const OWN_DIRECTORIES: [&str; 7] =
-    ["/dev", "/proc", "/sys", "/run/kubevirt", "/run/vireo", "/var/run/kubevirt", "/var/run/vireo"];
+/// The directories of a launcher's container that are the kernel's.
+const KERNEL_DIRECTORIES: [&str; 3] = ["/dev", "/proc", "/sys"];
+/// How those begin that are the launcher's own.
+const OWN_PREFIXES: [&str; 4] = ["/run/kubevirt", "/run/vireo", "/var/run/kubevirt", "/var/run/vireo"];
+
+/// Whether a directory of a launcher's container belongs to the kernel or the launcher, or contains what does.
+fn is_reserved(path: &str) -> bool {
+    let is_own = |own: &&str| path.starts_with(own) || Path::new(own).starts_with(path);
+    KERNEL_DIRECTORIES.iter().any(|own| Path::new(path).starts_with(own)) || OWN_PREFIXES.iter().any(is_own)
+}
 
 /// A directory that others have mounted into the launcher's container, such as a token of a cloud.
 fn container_path(directory: &v1::ContainerPathVolumeSource, at: &Field, found: &mut Findings) {
@@ -254,7 +261,7 @@ fn container_path(directory: &v1::ContainerPathVolumeSource, at: &Field, found: 
         found.required_value(&at.at("path"), "name the directory in the launcher's container");
     } else if !is_normal_absolute_path(path) {
         found.invalid_value(&at.at("path"), path, ABSOLUTE_PATH);
-    } else if OWN_DIRECTORIES.iter().any(|own| path.starts_with(own)) {
+    } else if is_reserved(path) {
         found.invalid_value(&at.at("path"), path, "must not be a directory of the launcher or the kernel");
     }
     if directory.read_only == Some(false) {

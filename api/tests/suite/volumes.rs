@@ -116,6 +116,9 @@ fn volumes() {
         (json!({"path": "/etc/app"}), ""),
         (json!({"path": "etc"}), ".path"),
         (json!({"path": "/var/run/kubevirt-private/x"}), ".path"),
+        (json!({"path": "/var/run"}), ".path"),
+        (json!({"path": "/dev"}), ".path"),
+        (json!({"path": "/sys/fs"}), ".path"),
         (json!({"path": "/etc/../proc"}), ".path"),
         (json!({"path": "/etc/app", "readOnly": false}), ".readOnly"),
     ] {
@@ -147,6 +150,8 @@ fn volumes_that_are_shared_as_file_systems() {
         (json!({"dataVolume": {"name": "c"}}), false),
         (json!({"persistentVolumeClaim": {"claimName": "c", "readOnly": true}}), true),
         (json!({"containerPath": {"path": "/etc/app/"}}), true),
+        (json!({"containerPath": {"path": "/devices"}}), true),
+        (json!({"containerPath": {"path": "/var/run/secrets/cloud"}}), true),
     ] {
         let vm =
             with_spec(shared(one(), volume.clone())).unwrap_or_else(|report| panic!("{volume}: {report}"));
