@@ -292,9 +292,11 @@ fn values(secret: &Value) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Whether a line has a key; a comment may follow it.
+/// Whether a line has a key; a comment may follow it. A key is a kind and a value: many lines begin with a part of that.
 fn is_key(line: &str, key: &str) -> bool {
-    !key.is_empty() && line.trim().starts_with(key)
+    let is_whole = key.contains(char::is_whitespace);
+    let rest = line.trim().strip_prefix(key).filter(|_| !key.is_empty());
+    rest.is_some_and(|rest| rest.is_empty() || (is_whole && rest.starts_with(char::is_whitespace)))
 }
 
 fn random_name(prefix: &str) -> String {
@@ -313,6 +315,10 @@ mod tests {
             "other": entry("ssh-rsa B"), "binary": STANDARD.encode([0xff])}});
         let changed = without_key(&secret, "ssh-rsa A");
         assert_eq!(Value::Object(changed), json!({"one": null, "two": entry("ssh-rsa B")}));
+        let others = json!({"data": {"one": entry("ssh-rsa AB\nssh-rsa C ada")}});
+        for part in ["", "ssh-rsa", "ssh-rsa A"] {
+            assert_eq!(without_key(&others, part), Map::new(), "{part}");
+        }
     }
 
     #[test]
