@@ -99,8 +99,7 @@ impl Client {
     /// # Errors
     /// When it is a virt-handler that answers.
     pub(crate) fn vm(&self, name: &str) -> Result<String, ClientError> {
-        self.server()?;
-        Ok(format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines/{name}", self.namespace))
+        self.kubevirt(&format!("virtualmachines/{name}"))
     }
 
     /// The path of a PersistentVolumeClaim.
@@ -108,8 +107,7 @@ impl Client {
     /// # Errors
     /// When it is a virt-handler that answers.
     pub(crate) fn claim(&self, name: &str) -> Result<String, ClientError> {
-        self.server()?;
-        Ok(format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", self.namespace))
+        self.core(&format!("persistentvolumeclaims/{name}"))
     }
 
     /// The path of objects in the namespace, or of one of them: `core`, such as `secrets/keys`.
@@ -144,8 +142,7 @@ impl Client {
     /// # Errors
     /// When it is a virt-handler that answers.
     pub(crate) fn version(&self) -> Result<String, ClientError> {
-        self.server().map_err(|_| ClientError::NoVersion)?;
-        Ok("/apis/subresources.kubevirt.io/v1/version".to_owned())
+        self.document("version").map_err(|_| ClientError::NoVersion)
     }
 
     /// The path of a part of it: `console`, `vnc`, `portforward/22/tcp`.

@@ -11,7 +11,8 @@ use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, 
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a step of a test may take.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Handler {
     pub(crate) state: TempDir,
@@ -26,7 +27,7 @@ impl Handler {
     }
 
     pub(crate) async fn accept(&self) -> UnixStream {
-        let accepted = tokio::time::timeout(PATIENCE, self.listener.accept()).await;
+        let accepted = tokio::time::timeout(TIMEOUT, self.listener.accept()).await;
         accepted.expect("virtctl connects").expect("a connection").0
     }
 
@@ -77,6 +78,6 @@ pub(crate) fn command(state: &TempDir, args: &[&str]) -> Command {
 }
 
 pub(crate) async fn finish(child: Child) -> Output {
-    let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+    let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await;
     output.expect("virtctl ends").expect("its output")
 }

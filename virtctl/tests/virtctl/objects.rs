@@ -1,16 +1,14 @@
 //! Commands that read and write objects: their requests, and what they print, before a server played by the test.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
-use crate::handler::finish;
+use crate::handler::{TIMEOUT, finish};
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const VM: &str = "/apis/kubevirt.io/v1/namespaces/prod/virtualmachines/web";
 const SECRETS: &str = "/api/v1/namespaces/prod/secrets";
 
@@ -46,7 +44,7 @@ async fn virtctl(args: &[&str], answers: &[(u16, Value)]) -> (Vec<(String, Value
         .expect("virtctl starts");
     let mut requests = Vec::new();
     for (code, answer) in answers {
-        let accepted = tokio::time::timeout(PATIENCE, listener.accept()).await;
+        let accepted = tokio::time::timeout(TIMEOUT, listener.accept()).await;
         let mut stream = accepted.expect("virtctl connects").expect("a connection").0;
         requests.push(request(&mut stream).await);
         let body = answer.to_string();

@@ -1,7 +1,6 @@
 //! An API server, played by the test, and the real `virtctl` before it, by way of what kubeconfigs and flags say.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use futures_util::SinkExt as _;
 use tempfile::TempDir;
@@ -13,9 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 
-use crate::handler::finish;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::handler::{TIMEOUT, finish};
 
 struct Server {
     home: TempDir,
@@ -58,7 +55,7 @@ impl Server {
     }
 
     async fn accept(&self) -> TcpStream {
-        let accepted = tokio::time::timeout(PATIENCE, self.listener.accept()).await;
+        let accepted = tokio::time::timeout(TIMEOUT, self.listener.accept()).await;
         accepted.expect("virtctl connects").expect("a connection").0
     }
 
