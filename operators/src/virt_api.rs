@@ -94,7 +94,7 @@ impl VirtApi {
             Endpoint::ExpandSpec(key) => expand::of_stored(self, key, request.method()).await,
             Endpoint::ExpandVmSpec(namespace) => expand::of_given(self, namespace, request).await,
             Endpoint::ObjectGraph(kind, key) => object_graph::serve(self, kind, key, request).await,
-            Endpoint::Unserved(unserved) => Err(unserved.refusal()),
+            Endpoint::Unserved(unserved) => Err(unserved.error()),
             Endpoint::Node(endpoint) => node::serve(self, endpoint, request).await,
         };
         served.unwrap_or_else(ApiError::into_response)

@@ -3,7 +3,7 @@
 use vireo_api::spec::{Bytes, MilliCpus};
 use vireo_api::v1::{DomainSpec, Quantity, VirtualMachine};
 use vireo_client::ObjectKey;
-use vireo_client::metrics::{Metric, MetricSet, Value, gauge};
+use vireo_client::metrics::{Labels, Metric, MetricSet, Value, gauge};
 
 use super::labels;
 use crate::data_volume::Storage;
@@ -18,9 +18,7 @@ const MILLI: u64 = 1000;
 pub(super) fn add(set: &mut MetricSet, vm: &VirtualMachine, storage: &dyn Storage) {
     let Some(template) = &vm.spec.template else { return };
     for (resource, unit, source, value) in requests(&template.spec.domain) {
-        let mut labels = labels(vm);
-        let of = [("resource", resource), ("unit", unit), ("source", source)];
-        labels.extend(of.map(|(name, value)| (name.into(), value.to_owned())));
+        let labels = labels_with(vm, &[("resource", resource), ("unit", unit), ("source", source)]);
         set.add(&REQUESTS, labels, Some(value));
     }
     let limits = &template.spec.domain.resources.limits;
@@ -29,25 +27,26 @@ pub(super) fn add(set: &mut MetricSet, vm: &VirtualMachine, storage: &dyn Storag
         ("cpu", "cores", limits.get("cpu").and_then(cores)),
     ];
     for (resource, unit, value) in limits {
-        let mut labels = labels(vm);
-        labels.extend(
-            [("resource", resource), ("unit", unit)].map(|(name, value)| (name.into(), value.to_owned())),
-        );
-        set.add(&LIMITS, labels, value);
+        set.add(&LIMITS, labels_with(vm, &[("resource", resource), ("unit", unit)]), value);
     }
     for volume in &template.spec.volumes {
         let Some(used) = volume.claim() else { continue };
         let Some(claim) = storage.claim(&ObjectKey::new(vm.metadata.namespace.as_str(), used.name)) else {
             continue;
         };
-        let mut labels = labels(vm);
-        labels.extend([
-            ("persistentvolumeclaim".into(), used.name.to_owned()),
-            ("volume_mode".into(), claim.volume_mode().to_owned()),
-            ("device".into(), volume.name.clone()),
-        ]);
-        set.add(&DISK, labels, claim.capacity().and_then(bytes));
+        let of_disk = [
+            ("persistentvolumeclaim", used.name),
+            ("volume_mode", claim.volume_mode()),
+            ("device", volume.name.as_str()),
+        ];
+        set.add(&DISK, labels_with(vm, &of_disk), claim.capacity().and_then(bytes));
     }
+}
+
+/// The labels of a VM, and more.
+fn labels_with(vm: &VirtualMachine, more: &[(&'static str, &str)]) -> Labels {
+    let more = more.iter().map(|&(name, value)| (name.into(), value.to_owned()));
+    labels(vm).into_iter().chain(more).collect()
 }
 
 /// Resource, unit, source and value of each request.

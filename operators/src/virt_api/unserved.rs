@@ -68,7 +68,7 @@ impl Unserved {
     }
 
     /// The answer: 400, as KubeVirt's for a feature that is switched off.
-    pub(super) fn refusal(self) -> ApiError {
+    pub(super) fn error(self) -> ApiError {
         ApiError::bad_request(format!("{} is not available: {}", self.name, self.why))
     }
 }
