@@ -29,7 +29,6 @@ pub mod meta;
 pub mod objects;
 pub mod openapi;
 pub mod patch;
-pub mod pem;
 pub mod pki;
 pub mod rbac;
 pub mod resource;

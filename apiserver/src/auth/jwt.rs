@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
+use vireo_certificates::pem;
 
 use crate::files::{FileError, write_atomically};
-use crate::pem::pem;
 
 /// Bytes of a token that is looked at.
 const LONGEST: usize = 16 << 10;
