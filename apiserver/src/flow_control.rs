@@ -5,8 +5,8 @@
 //! A seat is taken when the body has been read, and given back when the response begins, so that clients that are slow have
 //! none.
 //!
-//! Requests that parts of the server make for another one ([`crate::client::InProcess::part_of`]) are exempt: the other one has a
-//! seat, and would wait for itself.
+//! Requests that parts of the server make for another one ([`crate::client::InProcess::part_of`]) are exempt: the other one
+//! has a seat, and would wait for itself.
 
 mod level;
 
@@ -187,7 +187,9 @@ impl FlowControl {
                 Arrival::Waits { ticket, instead_of } => {
                     let (give, given) = oneshot::channel();
                     requests.waiting.insert(ticket, give);
-                    instead_of.map(|dropped| requests.waiting.remove(&dropped));
+                    if let Some(dropped) = instead_of {
+                        requests.waiting.remove(&dropped);
+                    }
                     (ticket, given)
                 }
             }

@@ -120,9 +120,9 @@ async fn serve(
     }
     if about.is_long_running() {
         let connection = request.extensions().get::<Weak<Kept>>().cloned();
-        let leave = server.flow_control.long_running(level, &flow)?;
+        let permit = server.flow_control.long_running(level, &flow)?;
         let response = dispatch(server, target, &served, query, request).await?;
-        return Ok(flow_control::keep(leave, connection.as_ref(), response));
+        return Ok(flow_control::keep(permit, connection.as_ref(), response));
     }
     let request = body::buffer(request).await?;
     let _seat = server.flow_control.seat(level, &flow).await?;

@@ -105,7 +105,7 @@ async fn connection(
                 };
                 slot.known();
                 return Ok(match server.flow_control.long_running(PriorityLevel::Users, &flow) {
-                    Ok(_leave) => answer.await,
+                    Ok(_permit) => answer.await,
                     Err(rejected) => ApiError::from(rejected).closing().into_response(),
                 });
             }

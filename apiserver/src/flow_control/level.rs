@@ -1,8 +1,8 @@
 //! The decisions of one priority level, without time and tasks: which request is executed, which waits, and which is rejected.
 //!
-//! A level has a number of *seats*. Each user of it is a *flow* with a queue of its own. A flow may have its *share* of the seats:
-//! they are divided by the number of flows that have requests, and one more, so that a user who comes anew finds a seat as
-//! long as requests end in time. A free seat goes to the flow that has the fewest.
+//! A level has a number of *seats*. Each user of it is a *flow* with a queue of its own. A flow may have its *share* of the
+//! seats: they are divided by the number of flows that have requests, and one more, so that a user who comes anew finds a seat
+//! as long as requests end in time. A free seat goes to the flow that has the fewest.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -53,7 +53,8 @@ impl Flow {
 #[derive(Debug)]
 pub(super) struct Level {
     limits: Limits,
-    /// Those that have requests, by user.
+    /// Those that have requests, by user. However many users there are, the limits of requests bound these, so that they can be
+    /// counted for each request.
     flows: BTreeMap<String, Flow>,
     executing: usize,
     waiting: usize,

@@ -100,9 +100,7 @@ impl RequestLabels {
             _ => {}
         }
     }
-}
 
-impl RequestLabels {
     /// Whether the request takes as long as its client wants.
     pub(super) fn is_long_running(&self) -> bool {
         matches!(self.verb, "CONNECT" | "WATCH")
