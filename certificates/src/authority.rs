@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, PublicKeyData as _,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -31,6 +31,25 @@ pub struct Pair {
 impl std::fmt::Debug for Pair {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         form.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+impl Pair {
+    fn new(certificate: &rcgen::Certificate, key: &KeyPair) -> Self {
+        Self {
+            certificate: pem("CERTIFICATE", certificate.der()),
+            key: pem("PRIVATE KEY", &key.serialize_der()),
+        }
+    }
+
+    /// Whether the key is that of the certificate.
+    pub fn is_consistent(&self) -> bool {
+        let key = PrivatePkcs8KeyDer::from_pem_slice(self.key.as_bytes());
+        let Some(key) = key.ok().and_then(|key| KeyPair::try_from(&key).ok()) else { return false };
+        let Ok(der) = CertificateDer::from_pem_slice(self.certificate.as_bytes()) else { return false };
+        let certificate = X509Certificate::from_der(&der);
+        certificate
+            .is_ok_and(|(_, certificate)| certificate.public_key().raw == key.subject_public_key_info())
     }
 }
 
@@ -149,9 +168,7 @@ fn authority_params(name: &str, now: i64, life: i64) -> CertificateParams {
 /// A new authority that lives for `life` seconds.
 pub(crate) fn make(name: &str, now: i64, life: i64) -> Result<Pair, Error> {
     let key = KeyPair::generate()?;
-    let certificate = authority_params(name, now, life).self_signed(&key)?;
-    let key = pem("PRIVATE KEY", &key.serialize_der());
-    Ok(Pair { certificate: pem("CERTIFICATE", certificate.der()), key })
+    Ok(Pair::new(&authority_params(name, now, life).self_signed(&key)?, &key))
 }
 
 /// A certificate that no authority has issued, and lives for `life` seconds.
@@ -160,11 +177,7 @@ pub(crate) fn make(name: &str, now: i64, life: i64) -> Result<Pair, Error> {
 /// When none can be made.
 pub fn self_signed(wanted: &Subject, now: i64, life: i64) -> Result<Pair, Error> {
     let key = KeyPair::generate()?;
-    let certificate = leaf_params(wanted, now, life)?.self_signed(&key)?;
-    Ok(Pair {
-        certificate: pem("CERTIFICATE", certificate.der()),
-        key: pem("PRIVATE KEY", &key.serialize_der()),
-    })
+    Ok(Pair::new(&leaf_params(wanted, now, life)?.self_signed(&key)?, &key))
 }
 
 fn leaf_params(wanted: &Subject, now: i64, life: i64) -> Result<CertificateParams, Error> {
@@ -192,9 +205,7 @@ pub(crate) fn issue(
     let issuer = Issuer::new(authority_params(name, 0, 0), KeyPair::try_from(&key)?);
     let params = leaf_params(wanted, now, life)?;
     let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?;
-    let key = pem("PRIVATE KEY", &key.serialize_der());
-    Ok(Pair { certificate: pem("CERTIFICATE", certificate.der()), key })
+    Ok(Pair::new(&params.signed_by(&key, &issuer)?, &key))
 }
 
 #[cfg(test)]

@@ -5,12 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rcgen::{KeyPair, PublicKeyData as _};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tracing::warn;
 use vireo_certificates::{Authorities, Change, Pair, Rotation, Subject, split};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{AUTHORITY, LEAF, NAME, OVERLAP, PkiError, administrator};
 use crate::files::write_atomically;
@@ -154,16 +150,7 @@ fn leaf(path: &Path) -> Option<Pair> {
     let text = text(path).ok()??;
     let certificate = split(&text).next()?.to_owned();
     let pair = Pair { key: text.get(certificate.len()..)?.to_owned(), certificate };
-    fits(&pair).then_some(pair)
-}
-
-/// Whether the key is that of the certificate.
-fn fits(pair: &Pair) -> bool {
-    let key = PrivatePkcs8KeyDer::from_pem_slice(pair.key.as_bytes());
-    let Some(key) = key.ok().and_then(|key| KeyPair::try_from(&key).ok()) else { return false };
-    let Ok(der) = CertificateDer::from_pem_slice(pair.certificate.as_bytes()) else { return false };
-    let certificate = X509Certificate::from_der(&der);
-    certificate.is_ok_and(|(_, certificate)| certificate.public_key().raw == key.subject_public_key_info())
+    pair.is_consistent().then_some(pair)
 }
 
 /// Those that are stored, if there are any.
@@ -181,7 +168,7 @@ fn authorities(directory: &Path) -> Result<Option<Authorities>, PkiError> {
         next => (text(&path(KEY))?, next),
     };
     let issuing = Pair { certificate, key: key.unwrap_or_default() };
-    if !fits(&issuing) {
+    if !issuing.is_consistent() {
         return Err(damaged(KEY, "it is not the key of the first certificate in ca.crt"));
     }
     let is_next =
