@@ -19,8 +19,8 @@ use vireo_handler::state::{StateError, read_json, write_json};
 
 /// How often certificates are checked, while no authority is being replaced.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// The administrator's token.
-const TOKEN: &str = "token.json";
+/// The file of the administrator's token.
+pub const TOKEN: &str = "token.json";
 const KUBECONFIG: &str = "kubeconfig";
 
 /// The certificates of a server.
@@ -105,7 +105,7 @@ impl Credentials {
             }
             let is_certificate = |name: &String| name.ends_with(".crt") || name.ends_with(".pem");
             if (names.is_empty() || names.iter().any(is_certificate))
-                && let Err(error) = self.reconcile()
+                && let Err(error) = self.reconcile().await
             {
                 error!(error = &error as &dyn std::error::Error, "certificates are not replaced");
             }
@@ -124,8 +124,17 @@ impl Credentials {
         }
     }
 
-    fn reconcile(&mut self) -> Result<(), PkiError> {
-        let (current, change) = self.certificates.reconcile(Timestamp::now().as_second())?;
+    async fn reconcile(&mut self) -> Result<(), PkiError> {
+        let certificates = self.certificates.clone();
+        // It waits for a command that has the lock of the directory.
+        let reconcile = move || certificates.reconcile(Timestamp::now().as_second());
+        let (current, change) = match tokio::task::spawn_blocking(reconcile).await {
+            Ok(reconciled) => reconciled?,
+            Err(panic) => {
+                error!(%panic, "certificates are not replaced");
+                return Ok(());
+            }
+        };
         match change {
             Some(Change::Made) => warn!("the authority had ended: made another one"),
             Some(Change::Announced) => info!("announced the next authority"),
@@ -146,9 +155,10 @@ impl Credentials {
 /// The names and addresses of the server.
 fn names(address: SocketAddr, node: &str) -> Vec<String> {
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", node];
-    let own = Some(address.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback());
-    let addresses = [IpAddr::from([127, 0, 0, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)].into_iter().chain(own);
-    names.into_iter().map(str::to_owned).chain(addresses.map(|address| address.to_string())).collect()
+    let local = [IpAddr::from([127, 0, 0, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let own = Some(address.ip()).filter(|ip| !ip.is_unspecified() && !local.contains(ip));
+    let addresses = local.into_iter().chain(own).map(|address| address.to_string());
+    names.into_iter().map(str::to_owned).chain(addresses).collect()
 }
 
 /// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.
@@ -170,4 +180,23 @@ pub fn rotate_token(directory: &Path) -> Result<String, StateError> {
     let token = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
     write_json(&directory.join(TOKEN), &token)?;
     Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_has_the_address_that_it_listens_on() {
+        let addresses = |text: &str| {
+            let names = names(text.parse().unwrap(), "node");
+            names.into_iter().filter(|name| name.parse::<IpAddr>().is_ok()).collect::<Vec<_>>()
+        };
+        let local = ["127.0.0.1", "::1"];
+        for address in ["127.0.0.1:1", "[::1]:1", "0.0.0.0:1", "[::]:1"] {
+            assert_eq!(addresses(address), local, "{address}");
+        }
+        assert_eq!(addresses("127.0.0.2:1"), [&local[..], &["127.0.0.2"]].concat());
+        assert_eq!(addresses("192.0.2.1:1"), [&local[..], &["192.0.2.1"]].concat());
+    }
 }
