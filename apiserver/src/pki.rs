@@ -13,9 +13,9 @@ use std::time::Duration;
 use thiserror::Error;
 use vireo_certificates::{Lifetime, Subject};
 
-pub use directory::{Certificates, Current, announce_authority, renew};
+pub use directory::{Certificates, Current, announce_authority, expirations, renew};
 pub use tls::LiveTls;
-pub use vireo_certificates::{Authorities, Change, Facts, Pair};
+pub use vireo_certificates::{Authorities, Change, Pair};
 
 use crate::auth::{ADMINISTRATORS, User};
 use crate::files::FileError;
@@ -39,6 +39,24 @@ pub enum PkiError {
     /// A file cannot be read.
     #[error("cannot read {path}", path = path.display())]
     Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file cannot be removed.
+    #[error("cannot remove {path}", path = path.display())]
+    Remove {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The directory cannot be locked.
+    #[error("cannot lock {path}", path = path.display())]
+    Lock {
         /// Which.
         path: PathBuf,
         /// Why.

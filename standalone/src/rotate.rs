@@ -1,13 +1,12 @@
 //! Commands that replace certificates and tokens of a server in its state directory. A server that runs notices.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use vireo_apiserver::pki::{Facts, announce_authority, renew};
+use vireo_apiserver::pki::{announce_authority, expirations, renew};
 use vireo_handler::command::Failure;
-use vireo_standalone::credentials::rotate_token;
+use vireo_standalone::credentials::{TOKEN, rotate_token};
 use vireo_standalone::run::directory;
 
 use crate::cli::{CertificateCommand, ServerState};
@@ -24,7 +23,7 @@ fn existing(ServerState { state_dir }: ServerState) -> Result<PathBuf, Failure> 
 pub(crate) async fn token(server: ServerState) -> Result<(), Failure> {
     let directory = existing(server)?;
     rotate_token(&directory)?;
-    println!("the administrator has a new token in {}", directory.join("token.json").display());
+    println!("the administrator has a new token in {}", directory.join(TOKEN).display());
     Ok(())
 }
 
@@ -54,14 +53,8 @@ pub(crate) async fn certificate(command: CertificateCommand) -> Result<(), Failu
 }
 
 fn check(server: ServerState) -> Result<(), Failure> {
-    let directory = existing(server)?;
-    for (name, what) in [("ca.crt", "authority"), ("server.pem", "server"), ("admin.pem", "administrator")] {
-        let path = directory.join(name);
-        let text =
-            fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        for facts in Facts::all(&text) {
-            println!("{what}: ends at {}", Timestamp::from_second(facts.until)?);
-        }
+    for (what, end) in expirations(&existing(server)?)? {
+        println!("{what}: ends at {}", Timestamp::from_second(end)?);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracing::warn;
-use vireo_certificates::{Authorities, Change, Pair, Rotation, Subject, split};
+use vireo_certificates::{Authorities, Change, Facts, Pair, Rotation, Subject, split};
 
 use super::{AUTHORITY, LEAF, NAME, OVERLAP, PkiError, administrator};
 use crate::files::write_atomically;
@@ -58,13 +58,12 @@ impl Certificates {
         let _lock = lock(&self.directory)?;
         let leaves = [(SERVER, &self.server), (ADMINISTRATOR, &administrator())];
         let [server, admin] = leaves.map(|(name, subject)| (name, subject, leaf(&self.directory.join(name))));
-        let overlap = overlap(&self.directory);
         let (authorities, change) = match authorities(&self.directory)? {
             None => (Authorities::make(NAME, AUTHORITY, now)?, Some(Change::Made)),
             Some(mut authorities) => {
                 let in_use =
                     [&server, &admin].map(|(_, _, pair)| pair.as_ref().map(|p| p.certificate.clone()));
-                let propagation = i64::try_from(overlap.as_secs()).unwrap_or(i64::MAX);
+                let propagation = i64::try_from(overlap(&self.directory).as_secs()).unwrap_or(i64::MAX);
                 let rotation = Rotation { lifetime: AUTHORITY, propagation };
                 let change = authorities.rotate(&in_use, rotation, now)?;
                 (authorities, change)
@@ -72,6 +71,10 @@ impl Certificates {
         };
         if change.is_some() {
             store(&self.directory, &authorities)?;
+        }
+        // What a command has set was for this replacement, and not for those that are due years later.
+        if matches!(change, Some(Change::Made | Change::Forgot)) {
+            remove(&self.directory.join(OVERLAP_FILE))?;
         }
         let current = |(name, subject, pair): (&str, &Subject, Option<Pair>)| match pair {
             Some(pair) if !authorities.is_due(&pair.certificate, subject, LEAF, now) => Ok(pair),
@@ -86,6 +89,7 @@ impl Certificates {
             }
         };
         let (server, administrator) = (current(server)?, current(admin)?);
+        let overlap = overlap(&self.directory);
         Ok((Current { authorities, server, administrator, overlap }, change))
     }
 }
@@ -116,8 +120,22 @@ pub fn renew(directory: &Path) -> Result<(), PkiError> {
     [SERVER, ADMINISTRATOR].into_iter().try_for_each(|name| remove(&directory.join(name)))
 }
 
+/// When the certificates in a directory end, in seconds since 1970, each with what it is of.
+///
+/// # Errors
+/// When files cannot be read.
+pub fn expirations(directory: &Path) -> Result<Vec<(&'static str, i64)>, PkiError> {
+    let mut all = Vec::new();
+    for (name, of) in [(TRUSTED, "authority"), (SERVER, "server"), (ADMINISTRATOR, "administrator")] {
+        let path = directory.join(name);
+        let text = fs::read_to_string(&path).map_err(|source| PkiError::Read { path, source })?;
+        all.extend(Facts::all(&text).map(|facts| (of, facts.until)));
+    }
+    Ok(all)
+}
+
 fn lock(directory: &Path) -> Result<File, PkiError> {
-    let failed = |source| PkiError::Read { path: directory.to_owned(), source };
+    let failed = |source| PkiError::Lock { path: directory.to_owned(), source };
     let file = File::open(directory).map_err(failed)?;
     file.lock().map_err(failed)?;
     Ok(file)
@@ -126,7 +144,7 @@ fn lock(directory: &Path) -> Result<File, PkiError> {
 fn remove(path: &Path) -> Result<(), PkiError> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(PkiError::Read { path: path.to_owned(), source })
+            Err(PkiError::Remove { path: path.to_owned(), source })
         }
         _ => Ok(()),
     }

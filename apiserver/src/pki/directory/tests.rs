@@ -1,4 +1,4 @@
-use super::super::{DAY, Facts};
+use super::super::DAY;
 use super::*;
 
 const NOW: i64 = 1_800_000_000;
@@ -23,6 +23,9 @@ fn certificates_are_made_once_and_end() {
     assert_eq!(reconcile(dir.path(), NOW + DAY), (made.clone(), None));
     let ends = |pair: &Pair| Facts::of(&pair.certificate).unwrap().until;
     assert_eq!([&made.server, &made.administrator].map(ends), [NOW + 365 * DAY; 2]);
+    let (authority, leaf) = (NOW + 10 * 365 * DAY, NOW + 365 * DAY);
+    let expected = [("authority", authority), ("server", leaf), ("administrator", leaf)];
+    assert_eq!(expirations(dir.path()).unwrap(), expected);
     made.server_config().unwrap();
     let (renewed, change) = reconcile(dir.path(), NOW + 300 * DAY);
     assert_eq!((change, &renewed.authorities), (None, &made.authorities));
@@ -55,6 +58,8 @@ fn an_authority_is_replaced_with_an_overlap() {
     let (settled, change) = reconcile(dir.path(), NOW + 2 * OVERLAP);
     assert_eq!((change, count(&settled.authorities.bundle())), (Some(Change::Forgot), 1));
     assert_eq!(settled.server, switched.server);
+    assert_eq!(switched.overlap, Duration::from_secs(100));
+    assert_eq!(settled.overlap, super::super::OVERLAP, "the next replacement has the default");
     let trusted = fs::read_to_string(dir.path().join(TRUSTED)).unwrap();
     assert_eq!(trusted, settled.authorities.issuing.certificate);
 }
