@@ -178,6 +178,26 @@ fn a_revision_that_was_tried_is_never_used_again() {
     }
 }
 
+#[test]
+fn the_check_fails_from_a_failed_write_to_the_next_that_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, elsewhere) = (dir.path().join("store"), dir.path().join("elsewhere"));
+    let (store, file) = shaky(&path);
+    put(&store, "a", "1");
+    assert!(store.check().is_ok());
+    file.set(Failure::BeforeWrite);
+    let lost = |_: Option<&Arc<Object>>, _: &Store| Ok::<_, ()>(Change::Put(json!({"metadata": {}})));
+    assert!(store.write(&Key::new("r", "n", "b"), lost).is_err());
+    std::fs::rename(&path, &elsewhere).unwrap();
+    for attempt in ["tried", "remembered"] {
+        let error = store.check().expect_err(attempt);
+        assert!(matches!(*error, DiskError::File { .. }), "{attempt}: {error:?}");
+    }
+    std::fs::rename(&elsewhere, &path).unwrap();
+    put(&store, "c", "1");
+    assert!(store.check().is_ok());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
