@@ -6,6 +6,7 @@ mod examples;
 mod existing;
 mod guest;
 mod installation;
+mod kustomize;
 mod kvm;
 mod machine;
 mod networks;
@@ -16,10 +17,11 @@ mod volumes;
 
 use std::cell::Cell;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use vireo_tests::cluster::{self, Cluster};
 use vireo_tests::eventually::eventually;
 use vireo_tests::{HostBuilder, HostError, installed, programs};
@@ -159,11 +161,19 @@ impl<'h> Vireo<'h> {
     }
 }
 
+/// SHA-256 of files, by their names.
+fn digests(paths: &[PathBuf]) -> Vec<(&Path, Vec<u8>)> {
+    let digest = |path: &Path| Sha256::digest(std::fs::read(path).expect("the image is read")).to_vec();
+    paths.iter().map(|path| (path.as_path(), digest(path))).collect()
+}
+
 #[test]
 fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let begun = Instant::now();
     let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
     let images = cluster::images();
+    let digests = digests(&images);
+    assert_eq!(digests, self::digests(&cluster::images()), "images that are made again differ");
     let made = |target| installed::images(target).map_err(HostError::Start);
     let (guest, kernel) = (made("archive")?.join("disk.oci.tar"), made("kernel")?.join("kernel-oci"));
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use vireo_tests::eventually::eventually;
 use vireo_tests::{HostError, Status};
 
-use super::{LIMIT, STEP, Vireo, machine};
+use super::{LIMIT, STEP, Vireo, kustomize, machine};
 use crate::scenarios::probes::condition;
 
 /// From the time when an authority is due to be replaced until the next one issues certificates, and some.
@@ -64,7 +64,10 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
     eprintln!("cluster: subresources: {}", known.split_whitespace().count());
     // To install again changes nothing.
-    let again = vireo.feed("apply -f -", OPERATOR) + &vireo.feed("apply -f -", KUBEVIRT);
+    let mut again = vireo.feed("apply -f -", OPERATOR) + &vireo.feed("apply -f -", KUBEVIRT);
+    if vireo.registry.is_none() {
+        again += &vireo.ok(&format!("apply -k {}", kustomize::DIRECTORY));
+    }
     let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
     assert!(changed.is_empty(), "{changed:#?}");
     Ok(())
