@@ -10,17 +10,17 @@ use vireo_tests::{Host, HostBuilder, HostError, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
 
-const SOCKET: &str = "/tmp/vnc";
+pub(super) const SOCKET: &str = "/tmp/vnc";
 const LONG: Duration = Duration::from_secs(60);
 
 /// A host whose `/out` is `scratch`, with a viewer.
-fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
+pub(super) fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
     let builder = host_for_guests(scratch)?.file(env!("CARGO_BIN_EXE_look"));
     Ok(builder.output(scratch).memory_mib(1024))
 }
 
 /// Looks at the display, after doing what `actions` say; the picture is kept under `name`.
-fn look(host: &Host, name: &str, actions: &[&str]) -> Result<Picture, HostError> {
+pub(super) fn look(host: &Host, name: &str, actions: &[&str]) -> Result<Picture, HostError> {
     let picture = format!("/out/{name}.ppm");
     let words = [&[SOCKET], actions, &["ppm", &picture]].concat();
     host.command("/in/look").args(words).deadline(SOON).run()?.ok();
@@ -36,6 +36,11 @@ const STRIPES: &str = r"stripe() {
     cat /tmp/a
 }; (stripe '\000\000\377\000'; stripe '\000\377\000\000'; stripe '\377\020\000\000') >/dev/fb0";
 
+/// A line that draws them.
+pub(super) fn stripes() -> String {
+    STRIPES.replace('\n', ";").replace("{;", "{")
+}
+
 /// Prints whose framebuffer the first is.
 const NAME: &str = "cat /sys/class/graphics/fb0/name";
 
@@ -46,7 +51,7 @@ fn bytes_of(name: &str, format: &str) -> String {
     )
 }
 
-fn check_stripes(picture: &Picture) {
+pub(super) fn check_stripes(picture: &Picture) {
     assert_eq!((picture.width, picture.height), (1024, 768));
     for (lines, colour) in [(0..256, [255, 0, 0]), (256..512, [0, 255, 0]), (512..768, [0, 16, 255])] {
         for y in lines {
@@ -71,7 +76,7 @@ fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     assert_eq!(guest.run(NAME, SOON)?.trim(), "VESA VGA", "what a boot loader would have set up");
     guest.run("modprobe virtio_gpu", LONG)?;
     assert_eq!(guest.run(NAME, SOON)?.trim(), "virtio_gpudrmfb");
-    guest.run(&STRIPES.replace('\n', ";").replace("{;", "{"), LONG)?;
+    guest.run(&stripes(), LONG)?;
     check_stripes(&look(host, "stripes-of-virtio", &[])?);
 
     let modes = "head -n 1 /sys/class/drm/card*-Virtual-1/modes";
@@ -97,7 +102,7 @@ fn nested_a_kernel_draws_and_gets_keys_without_a_driver() {
         };
         let mut guest = config.start(host, monitor)?;
         guest.ready()?;
-        guest.run(&STRIPES.replace('\n', ";").replace("{;", "{"), LONG)?;
+        guest.run(&stripes(), LONG)?;
         check_stripes(&look(host, "stripes", &[])?);
 
         // A line as a terminal hands it on: keys, shift and layout are all in it.

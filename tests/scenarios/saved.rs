@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Guest, GuestConfig, Monitor};
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::{Drive, Flavour, Guest, GuestConfig, Monitor, Video};
 use vireo_tests::{Host, HostError, Status, scenario};
 
+use crate::scenarios::display::{self, SOCKET};
 use crate::{SOON, host_for_guests, power_off};
 
 const LONG: Duration = Duration::from_secs(180);
@@ -186,6 +188,76 @@ fn check_files(guest: &mut Guest<'_>) -> Result<(), HostError> {
     quiet(guest, "umount /mnt; dmesg | grep -iE 'error|stall|lockup|hung' || true").map(|log| {
         assert!(log.trim().is_empty(), "{log}");
     })
+}
+
+#[test]
+fn nested_a_guest_with_a_display_and_sata_drives_is_saved_and_loaded() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let name = "save and load of displays, input and SATA drives";
+    scenario::run(
+        name,
+        || display::host(scratch.path()),
+        |host, monitor| {
+            [Video::Bochs, Video::Virtio]
+                .into_iter()
+                .try_for_each(|video| display_and_drives(host, monitor, video))
+        },
+    );
+}
+
+/// What is on the display is there again, and what is typed, pointed at, written and read arrives.
+fn display_and_drives(host: &Host, monitor: Monitor, video: Video) -> Result<(), HostError> {
+    host.shell(&format!("rm -rf /tmp/saved /tmp/disk {SOCKET}; truncate -s 8M /tmp/disk")).run()?.ok();
+    let drive = |cdrom| Drive { path: "/tmp/disk".into(), bus: "sata", cdrom };
+    let config = GuestConfig {
+        kernel: Flavour::Full,
+        vnc: Some(SOCKET.into()),
+        video,
+        drives: vec![drive(false)],
+        command_line: "vt.global_cursor_default=0".into(),
+        arguments: vec!["--save".into(), "/tmp/saved".into()],
+        ..GuestConfig::default()
+    };
+    let mut guest = config.start(host, monitor)?;
+    guest.ready()?;
+    guest.run("modprobe -a ahci sd_mod; until [ -b /dev/sda ]; do sleep 0.1; done", LONG)?;
+    if video == Video::Virtio {
+        guest.run("modprobe virtio_gpu", LONG)?;
+    }
+    guest.run(&display::stripes(), LONG)?;
+    display::check_stripes(&display::look(host, "before-save", &[])?);
+    let write = "echo kept | dd of=/dev/sda bs=512 conv=sync,fsync 2>/dev/null";
+    guest.run(&format!("(head -n 1 /dev/tty1 >/tmp/typed) & {write}"), SOON)?;
+    if monitor == Monitor::Qemu {
+        return power_off(guest);
+    }
+    guest.monitor().signal(SIGUSR2)?;
+    let output = guest.wait(LONG)?;
+    assert_eq!(output.status, Status::Code(SAVED), "{}\n{}", output.stdout, output.stderr);
+    host.shell(&format!("rm -f {SOCKET}; grep -q kept /tmp/disk")).run()?.ok();
+
+    let load = GuestConfig { arguments: vec!["--load".into(), "/tmp/saved".into()], ..config };
+    let mut guest = load.start(host, monitor)?;
+    host.shell(&format!("until [ -S {SOCKET} ]; do sleep 0.1; done")).deadline(LONG).run()?.ok();
+    let mut picture = display::look(host, "after-load", &[])?;
+    eventually("its state is loaded", LONG, || {
+        picture = display::look(host, "after-load", &[])?;
+        Ok(picture.width == 1024)
+    })?;
+    display::check_stripes(&picture);
+    display::look(host, "typed-after-load", &["type", "Hello, World_7!\\n"])?;
+    let typed = "until [ -s /tmp/typed ]; do sleep 0.1; done; cat /tmp/typed";
+    assert_eq!(guest.run(typed, SOON)?.trim(), "Hello, World_7!");
+    guest.run("echo 3 >/proc/sys/vm/drop_caches", SOON)?;
+    assert_eq!(guest.run("head -c 4 /dev/sda", SOON)?.trim(), "kept");
+    guest.run("echo more | dd of=/dev/sda bs=512 seek=9 conv=sync,fsync 2>/dev/null", SOON)?;
+    host.shell("grep -q more /tmp/disk").run()?.ok();
+    guest.run(&display::stripes(), LONG)?;
+    display::check_stripes(&display::look(host, "drawn-after-load", &[])?);
+    let log =
+        guest.run("dmesg | grep -iE 'ata.*(error|failed|exception)|stall|lockup|hung' || true", SOON)?;
+    assert_eq!(log.trim(), "");
+    power_off(guest)
 }
 
 #[test]

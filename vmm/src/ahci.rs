@@ -12,6 +12,7 @@ mod hba;
 mod identify;
 mod packet;
 mod port;
+mod section;
 mod slot;
 mod taskfile;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use crate::config::{Disk, ThreadHook};
 use crate::irq::MsiRouter;
 use crate::memory::GuestMemory;
 use crate::pci::{Address, BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msi, RootError, Slot};
+use crate::state::{AnySection, SectionError};
 
 /// Where firmware looks for it: a function of the ICH9 beside the LPC bridge.
 pub(crate) const ADDRESS: Address = Address::root_function(31, 2);
@@ -173,6 +175,10 @@ impl BusDevice for Controller {
 impl Function for Controller {
     fn name(&self) -> &'static str {
         "SATA controller"
+    }
+
+    fn section(&self) -> Result<&dyn AnySection, SectionError> {
+        Ok(self)
     }
 
     fn read_config(&self, register: u16, data: &mut [u8]) {

@@ -3,6 +3,7 @@
 
 mod mode;
 mod registers;
+mod state;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,7 @@ use crate::bus::BusDevice;
 use crate::display::{Canvas, Source};
 use crate::memory::device::{DeviceMemory, MemorySlot, MemorySlots};
 use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, RootError, Slot, SlotMapper};
+use crate::state::{AnySection, SectionError};
 
 /// Bytes of video memory.
 const VIDEO_MEMORY: usize = 16 << 20;
@@ -38,7 +40,7 @@ const REGISTER_BAR: usize = 2;
 pub(crate) struct Bochs {
     space: Mutex<Space>,
     /// The BARs know it weakly.
-    _head: Arc<Head>,
+    head: Arc<Head>,
 }
 
 struct Space {
@@ -73,7 +75,7 @@ impl Bochs {
         });
         let mut bars = Bars::default();
         head.add_bars(&mut config, &mut bars);
-        Arc::new(Self { space: Mutex::new(Space { config, bars }), _head: head })
+        Arc::new(Self { space: Mutex::new(Space { config, bars }), head })
     }
 }
 
@@ -181,6 +183,10 @@ fn is_dirty(pages: &[u64], range: &std::ops::Range<usize>) -> bool {
 impl Function for Bochs {
     fn name(&self) -> &'static str {
         "display adapter"
+    }
+
+    fn section(&self) -> Result<&dyn AnySection, SectionError> {
+        Ok(self)
     }
 
     fn read_config(&self, register: u16, data: &mut [u8]) {

@@ -31,7 +31,7 @@ use crate::memory::{self, GuestMemory, ram_ranges};
 use crate::pci::{Root, RootError};
 use crate::serial::Uart;
 use crate::serial::{SerialOutput, SharedOutput};
-use crate::state::{SavedVm, Saver, SharedSection, Unsavable};
+use crate::state::{SavedVm, Saver, SharedSection};
 use crate::vcpu::Vcpu;
 use crate::virtio;
 use crate::virtio::net::NetDevice;
@@ -299,8 +299,9 @@ fn legacy_devices(
     buses.port("real-time clock", (layout::RTC_PORT, 2), clock)?;
     let keys: Arc<dyn BusDevice> = match &config.graphics {
         Some(graphics) => {
-            sections.push(("keyboard controller", Arc::new(Unsavable)));
-            graphics::keyboard(graphics, vm, outcome)?
+            let controller = graphics::keyboard(graphics, vm, outcome)?;
+            sections.push(("keyboard controller", controller.clone()));
+            controller
         }
         None => Arc::new(I8042::new(outcome.clone())),
     };

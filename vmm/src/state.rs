@@ -79,22 +79,3 @@ impl<T: Section> AnySection for T {
 
 /// A section for other threads.
 pub(crate) type SharedSection = std::sync::Arc<dyn AnySection + Send + Sync>;
-
-/// Stands for a part of a VM that has state which no section has.
-pub(crate) struct Unsavable;
-
-impl AnySection for Unsavable {
-    fn kind(&self) -> (&'static str, u16) {
-        ("unsavable", 0)
-    }
-
-    fn encode(&self) -> Result<Vec<u8>, SectionError> {
-        Err(SectionError::Unsavable("the monitor has no code for that yet"))
-    }
-
-    fn decode(&self, _bytes: &[u8]) -> Result<(), SectionError> {
-        Err(SectionError::Invalid("there is no such state"))
-    }
-
-    fn after_load(&self) {}
-}

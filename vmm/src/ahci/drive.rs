@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::fis::Shadow;
 use super::identify;
 use super::slot::Command;
@@ -10,6 +12,8 @@ use super::taskfile::{Operation, Protocol, SMART_SIGNATURE, Smart};
 use crate::block::{self, Backend, ImageError, SECTOR};
 use crate::config::{self, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
+use crate::scsi::UnitState;
+use crate::state::SectionError;
 
 pub(super) const READY: u8 = 0x50;
 pub(super) const FAILED: u8 = 0x01;
@@ -32,6 +36,15 @@ pub(super) struct Outcome {
     pub(super) transferred: u64,
 }
 
+/// What a driver sets of a drive.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum DriveState {
+    /// Of a disk.
+    Disk { sectors: u64, cached: bool, smart: bool, failed: Option<(u8, Shadow)> },
+    /// Of a CD-ROM drive.
+    CdRom(UnitState),
+}
+
 /// A drive, on its worker.
 pub(super) trait Drive: Send {
     /// Where its requests may be held.
@@ -40,6 +53,12 @@ pub(super) trait Drive: Send {
     fn ready(&self) -> Shadow;
     /// As after power-on.
     fn reset(&mut self);
+    /// What was written is on stable storage, if the host can do that now.
+    fn flush_now(&mut self) -> bool;
+    /// What the driver has set, with the size of the medium.
+    fn save(&self) -> DriveState;
+    /// Takes such a state over.
+    fn load(&mut self, state: DriveState) -> Result<(), SectionError>;
     /// Carries out a command.
     fn execute(&mut self, memory: &GuestMemory, command: Command) -> Outcome;
 }
@@ -199,6 +218,27 @@ impl Drive for Disk {
     fn reset(&mut self) {
         self.cached = !self.write_through;
         self.failed = None;
+    }
+
+    fn flush_now(&mut self) -> bool {
+        self.read_only || self.image.flush_now()
+    }
+
+    fn save(&self) -> DriveState {
+        let Self { cached, smart, failed, .. } = *self;
+        DriveState::Disk { sectors: self.image.sectors(), cached, smart, failed }
+    }
+
+    fn load(&mut self, state: DriveState) -> Result<(), SectionError> {
+        let DriveState::Disk { sectors, cached, smart, failed } = state else {
+            return Err(SectionError::Invalid("it is the state of a CD-ROM drive"));
+        };
+        if sectors != self.image.sectors() {
+            return Err(SectionError::Invalid("the disk has another size"));
+        }
+        self.cached = cached && !self.write_through;
+        (self.smart, self.failed) = (smart, failed);
+        Ok(())
     }
 
     fn execute(&mut self, memory: &GuestMemory, command: Command) -> Outcome {

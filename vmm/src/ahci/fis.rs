@@ -10,7 +10,7 @@ const INTERRUPT: u8 = 1 << 6;
 const TO_HOST: u8 = 1 << 5;
 
 /// The registers of a drive after a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Shadow {
     pub(super) status: u8,
     pub(super) error: u8,

@@ -2,8 +2,11 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::PORTS;
 use crate::pci::{ConfigSpace, Intx, Msi};
+use crate::state::SectionError;
 
 /// 64-bit addresses, NCQ, command list override, AHCI only, 6 Gbit/s, 32 slots, and six ports.
 const CAP: u32 = 1 << 31 | 1 << 30 | 1 << 24 | 1 << 18 | 3 << 20 | 31 << 8 | 5;
@@ -28,8 +31,8 @@ pub(super) struct Hba {
     msi: Msi,
 }
 
-#[derive(Default)]
-struct State {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
     interrupts: bool,
     /// One bit a port.
     pending: u32,
@@ -84,6 +87,24 @@ impl Hba {
             }
             _ => Effect::None,
         }
+    }
+
+    pub(super) fn save(&self) -> State {
+        self.state().clone()
+    }
+
+    /// Takes a saved state over; [`Self::follow`] comes afterwards.
+    pub(super) fn load(&self, state: State) -> Result<(), SectionError> {
+        if state.pending >> PORTS != 0 {
+            return Err(SectionError::Invalid("a port that is not there has an interrupt"));
+        }
+        *self.state() = state;
+        Ok(())
+    }
+
+    /// Signals what is pending once more.
+    pub(super) fn signal(&self) {
+        self.message(&self.state());
     }
 
     /// A port raises an interrupt; with MSI, one message per event.

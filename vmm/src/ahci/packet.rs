@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vireo_vmconfig::DiskDevice;
 
-use super::drive::{Drive, FAILED, Outcome, READY};
+use super::drive::{Drive, DriveState, FAILED, Outcome, READY};
 use super::fis::Shadow;
 use super::identify;
 use super::slot::Command;
@@ -13,6 +13,7 @@ use crate::block::ImageError;
 use crate::config::{Disk, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::scsi::{Buffers, Unit};
+use crate::state::SectionError;
 
 const PACKET: u8 = 0xa0;
 const IDENTIFY_PACKET: u8 = 0xa1;
@@ -68,6 +69,21 @@ impl Drive for CdRom {
 
     fn reset(&mut self) {
         self.unit.reset();
+    }
+
+    fn flush_now(&mut self) -> bool {
+        self.unit.flush_now()
+    }
+
+    fn save(&self) -> DriveState {
+        DriveState::CdRom(self.unit.save())
+    }
+
+    fn load(&mut self, state: DriveState) -> Result<(), SectionError> {
+        match state {
+            DriveState::CdRom(unit) => self.unit.load(unit),
+            DriveState::Disk { .. } => Err(SectionError::Invalid("it is the state of a disk")),
+        }
     }
 
     fn execute(&mut self, memory: &GuestMemory, command: Command) -> Outcome {

@@ -5,11 +5,13 @@ mod state;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::state::State;
+pub(super) use self::state::State;
 use super::drive::Outcome;
 use super::fis::Shadow;
 use super::hba::Hba;
+use super::worker::{Server, ServerState};
 use crate::memory::GuestMemory;
+use crate::state::SectionError;
 
 /// How long a command is waited for when the VM pauses or stops.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,6 +22,15 @@ pub(super) struct Port {
     hba: Arc<Hba>,
     state: Mutex<State>,
     changed: Condvar,
+    rest: Mutex<Rest>,
+}
+
+/// What passes between the worker of a drive that is paused, and who saves or loads the VM. Locked after the state.
+#[derive(Default)]
+struct Rest {
+    saved: Option<Result<ServerState, &'static str>>,
+    to_load: Option<ServerState>,
+    loaded: Option<Result<(), SectionError>>,
 }
 
 /// A slot that is to be carried out.
@@ -47,11 +58,50 @@ pub(super) enum End {
 impl Port {
     /// With the registers of its drive after a reset, if it has one.
     pub(super) fn new(index: usize, hba: Arc<Hba>, drive: Option<Shadow>) -> Self {
-        Self { index, hba, state: Mutex::new(State::new(drive)), changed: Condvar::new() }
+        Self {
+            index,
+            hba,
+            state: Mutex::new(State::new(drive)),
+            changed: Condvar::new(),
+            rest: Mutex::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The registers of a port that is paused, and what there is of its drive.
+    pub(super) fn save(&self, has_drive: bool) -> Result<(State, Option<ServerState>), SectionError> {
+        let state = self.state();
+        if state.held || state.busy {
+            return Err(SectionError::Unsavable("a request waits for the host"));
+        }
+        let saved = self.rest().saved.take();
+        let server = match saved {
+            Some(saved) => Some(saved.map_err(SectionError::Unsavable)?),
+            None if has_drive => return Err(SectionError::Unsavable("the drive does not answer")),
+            None => None,
+        };
+        Ok((state.clone(), server))
+    }
+
+    /// Takes such a state over; the port is paused then. The worker of the drive does its part, and is waited for.
+    pub(super) fn load(&self, (saved, server): (State, Option<ServerState>)) -> Result<(), SectionError> {
+        let mut state = self.state();
+        state.load(saved)?;
+        let Some(server) = server else { return Ok(()) };
+        *self.rest() = Rest { to_load: Some(server), ..Rest::default() };
+        self.changed.notify_all();
+        let waits = |_: &mut State| self.rest().loaded.is_none();
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let loaded = self.rest().loaded.take();
+        loaded.unwrap_or(Err(SectionError::Unsavable("the drive does not answer")))
     }
 
     pub(super) fn read(&self, register: u64) -> u32 {
@@ -104,13 +154,18 @@ impl Port {
     pub(super) fn pause(&self) -> bool {
         let mut state = self.state();
         state.paused = true;
-        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.is_quiet());
+        self.changed.notify_all();
+        let waits = |state: &mut State| !(state.held || !state.busy && self.rest().saved.is_some());
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Continues after [`Self::pause`].
     pub(super) fn resume(&self) {
-        self.state().paused = false;
+        let mut state = self.state();
+        state.paused = false;
+        self.rest().saved = None;
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -126,19 +181,48 @@ impl Port {
         self.changed.notify_all();
     }
 
-    /// Waits for a slot that was issued. `None` when the port is stopped.
-    pub(super) fn next(&self, memory: &GuestMemory) -> Option<Job> {
+    /// Waits for a slot that was issued. `None` when the port is stopped. Meanwhile the server is saved and loaded.
+    pub(super) fn next(&self, server: &mut Server) -> Option<Job> {
         let mut state = self.state();
         loop {
             if state.stopping {
                 return None;
             }
-            state.greet(memory);
+            let to_load = self.rest().to_load.take();
+            if let Some(to_load) = to_load {
+                let loaded = server.load(to_load);
+                self.rest().loaded = Some(loaded);
+                self.changed.notify_all();
+            }
+            if state.paused {
+                state = self.settle(state, server);
+                if !state.paused {
+                    continue;
+                }
+            } else {
+                state.greet(server.memory());
+            }
             if let Some(job) = state.begin() {
                 return Some(job);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Has what was written on stable storage, and the state of the drive for [`Self::save`], unless that is so.
+    fn settle<'a>(&'a self, state: MutexGuard<'a, State>, server: &mut Server) -> MutexGuard<'a, State> {
+        if self.rest().saved.is_some() {
+            return state;
+        }
+        // The host may take its time.
+        drop(state);
+        let saved = server.save();
+        let state = self.state();
+        if state.paused {
+            self.rest().saved = Some(saved);
+            self.changed.notify_all();
+        }
+        state
     }
 
     /// Posts how a job ended, unless it became obsolete: when the function may access memory.

@@ -9,6 +9,7 @@ use crate::config::{DiskImage, DiskSerial, ThreadHook};
 use crate::memory::RamRange;
 use crate::pci::Root;
 use crate::pci::tests::{FakePins, FakeRouter};
+use crate::state::AnySection as _;
 
 const MEMORY: u64 = 4 << 20;
 const LIST: u64 = 0x1_0000;
@@ -25,6 +26,7 @@ struct Driver {
     pins: FakePins,
     bar: u64,
     root: Root,
+    controller: Arc<Controller>,
 }
 
 fn content() -> Vec<u8> {
@@ -32,28 +34,33 @@ fn content() -> Vec<u8> {
 }
 
 fn driver() -> Driver {
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+    let driver = machine(memory);
+    driver.write(4, 2);
+    for port in 0..2 {
+        driver.start(port);
+    }
+    driver
+}
+
+/// As after power-on, with the function enabled.
+fn machine(memory: GuestMemory) -> Driver {
     let disk = || {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&content()).unwrap();
         Disk::new(DiskImage::Raw(file)).serial(DiskSerial::new("S3R1AL").unwrap())
     };
-    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
     let (mmio, pio, pins) = (Arc::new(Bus::default()), Arc::new(Bus::default()), FakePins::default());
     let root =
         Root::new((&mmio, &pio), &[RamRange { start: 0, len: MEMORY }], Arc::new(pins.clone())).unwrap();
     let drives = [(&disk(), DiskDevice::Disk), (&disk(), DiskDevice::CdRom)];
     let controller =
         Controller::new(&drives, &memory, &FakeRouter::default(), &ThreadHook::default()).unwrap();
-    root.add_at(ADDRESS, controller).unwrap();
+    root.add_at(ADDRESS, controller.clone()).unwrap();
     mmio.write(CONFIG + 4, &[6, 0]);
     let mut bar = [0; 4];
     mmio.read(CONFIG + 0x24, &mut bar);
-    let driver = Driver { memory, mmio, pins, bar: u32::from_le_bytes(bar).into(), root };
-    driver.write(4, 2);
-    for port in 0..2 {
-        driver.start(port);
-    }
-    driver
+    Driver { memory, mmio, pins, bar: u32::from_le_bytes(bar).into(), root, controller }
 }
 
 impl Driver {
@@ -178,6 +185,43 @@ fn data_goes_both_ways_in_every_form() {
     for flush in [0xe7, 0xea] {
         assert_eq!(driver.run(0, &Driver::fis(flush, 0, 0, 0, 0x40), None, &[]), (1, 0x50));
     }
+}
+
+#[test]
+fn a_loaded_controller_goes_on_with_what_was_issued() {
+    let before = driver();
+    // Without write cache, and with a command that failed.
+    assert_eq!(before.run(0, &Driver::fis(0xef, 0x82, 0, 0, 0), None, &[]), (1, 0x50));
+    assert_eq!(before.run(1, &Driver::fis(0xec, 0, 0, 0, 0), None, &[(DATA, 512)]).1 & 1, 1);
+    before.recover(1);
+    before.root.pause();
+    before.put(3, &Driver::fis(0x25, 0, 5, 1, 0x40), None, &[(DATA, 512)]);
+    before.set(0, 0x38, 1 << 3);
+    let state = before.controller.encode().unwrap();
+    let memory = before.memory.clone();
+    drop(before);
+
+    let after = machine(memory.clone());
+    after.controller.decode(&state).unwrap();
+    after.root.follow_loaded();
+    after.controller.after_load();
+    after.root.pause();
+    assert_eq!(after.controller.encode().unwrap(), state);
+    assert_eq!(after.port(0, 0x38), 1 << 3, "nothing is begun while it is paused");
+    after.root.resume();
+    assert_eq!(after.wait(0), 1);
+    assert_eq!((after.port(0, 0x38), after.bytes(DATA, 512)), (0, content()[2560..3072].to_vec()));
+    after.run(0, &Driver::fis(0xec, 0, 0, 0, 0), None, &[(DATA, 512)]);
+    assert_eq!(after.words()[85] & 0x20, 0, "the write cache is off");
+
+    let mut other = after.controller.encode();
+    assert!(other.is_err(), "it runs");
+    after.root.pause();
+    other = after.controller.encode();
+    let mut damaged = other.unwrap();
+    let last = damaged.len() - 1;
+    damaged.truncate(last);
+    assert!(machine(memory).controller.decode(&damaged).is_err());
 }
 
 #[test]
@@ -351,7 +395,11 @@ fn held(memory: &GuestMemory) -> (Arc<Port>, std::thread::JoinHandle<()>) {
     port.write(0x08, u32::try_from(RECEIVED).unwrap());
     port.write(0x18, 0x11);
     port.write(0x38, 1);
-    let job = port.next(memory).unwrap();
+    let image = tempfile::tempfile().unwrap();
+    image.set_len(512).unwrap();
+    let disk = Disk::new(DiskImage::Raw(image));
+    let mut server = worker::Server::new(Box::new(drive::Disk::open(&disk).unwrap()), memory.clone());
+    let job = port.next(&mut server).unwrap();
     port.set_bus_master(false);
     memory.write_slice(&[0xee; 0x100], GuestAddress(RECEIVED)).unwrap();
     let (theirs, memory) = (port.clone(), memory.clone());

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 
-use super::drive::Drive;
+use serde::{Deserialize, Serialize};
+
+use super::drive::{Drive, DriveState};
 use super::port::{End, Job, PATIENCE, Port};
 use super::slot::{self, Command};
 use crate::config::{DiskStall, Holding, ThreadHook, ThreadKind};
 use crate::memory::GuestMemory;
+use crate::state::SectionError;
 
 /// A command is carried out without deep recursion; image formats recurse a little.
 const STACK: usize = 256 << 10;
@@ -34,11 +37,11 @@ impl Worker {
         let held = port.clone();
         stall.arm(Some(Holding(Arc::new(move |is_held| held.set_held(is_held)))));
         let (running, over) = mpsc::sync_channel(0);
-        let mut server = Server { drive, memory, in_reset: false };
+        let mut server = Server::new(drive, memory);
         let thread = thread::Builder::new().name("ahci".to_owned()).stack_size(STACK).spawn(move || {
             let _running = running;
             threads.started(ThreadKind::Device);
-            while let Some(job) = theirs.next(&server.memory) {
+            while let Some(job) = theirs.next(&mut server) {
                 let end = server.serve(job);
                 theirs.complete(&server.memory, job, end);
             }
@@ -80,7 +83,15 @@ impl Drop for Worker {
     }
 }
 
-struct Server {
+/// What there is of a drive beside the registers of its port.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ServerState {
+    drive: DriveState,
+    in_reset: bool,
+}
+
+/// What serves a port.
+pub(super) struct Server {
     drive: Box<dyn Drive>,
     memory: GuestMemory,
     /// The control register holds the drive in reset.
@@ -88,6 +99,28 @@ struct Server {
 }
 
 impl Server {
+    pub(super) fn new(drive: Box<dyn Drive>, memory: GuestMemory) -> Self {
+        Self { drive, memory, in_reset: false }
+    }
+
+    pub(super) fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// What was written is on stable storage then.
+    pub(super) fn save(&mut self) -> Result<ServerState, &'static str> {
+        if !self.drive.flush_now() {
+            return Err("the host cannot flush the disk");
+        }
+        Ok(ServerState { drive: self.drive.save(), in_reset: self.in_reset })
+    }
+
+    pub(super) fn load(&mut self, ServerState { drive, in_reset }: ServerState) -> Result<(), SectionError> {
+        self.drive.load(drive)?;
+        self.in_reset = in_reset;
+        Ok(())
+    }
+
     fn serve(&mut self, job: Job) -> End {
         if job.reset {
             self.drive.reset();

@@ -2,6 +2,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::mode::{Mode, Wanted};
 use crate::bus::BusDevice;
+use crate::state::SectionError;
 
 /// The VBE "dispi" registers, two bytes each, in the order of their numbers.
 const DISPI: u64 = 0x500;
@@ -15,7 +16,7 @@ const VIRTUAL_HEIGHT: usize = 7;
 const X_OFFSET: usize = 8;
 const Y_OFFSET: usize = 9;
 const MEMORY_64K: usize = 10;
-const COUNT: usize = 11;
+pub(super) const COUNT: usize = 11;
 /// The version that knows all of them.
 const VERSION: u16 = 0xb0c5;
 const ENABLED: u16 = 1;
@@ -23,6 +24,12 @@ const ENABLED: u16 = 1;
 /// QEMU's own: how many bytes of them there are, and the byte order of pixels, which is never another one.
 const EXTENDED: u64 = 0x600;
 const EXTENDED_VALUES: [u32; 2] = [8, 0x1e1e_1e1e];
+
+/// Whether drivers set it. The height of the virtual display follows from the memory's size.
+fn is_writable(index: usize) -> bool {
+    const _: () = assert!(VIRTUAL_HEIGHT > VIRTUAL_WIDTH && VIRTUAL_HEIGHT < X_OFFSET);
+    matches!(index, WIDTH..=ENABLE | VIRTUAL_WIDTH..=Y_OFFSET)
+}
 
 /// The page of registers.
 pub(super) struct Registers {
@@ -37,6 +44,22 @@ impl Registers {
         values[ID] = VERSION;
         values[MEMORY_64K] = u16::try_from(memory >> 16).unwrap_or(u16::MAX);
         Self { values: Mutex::new(values), memory }
+    }
+
+    /// The values of all registers.
+    pub(super) fn save(&self) -> [u16; COUNT] {
+        *self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes such values over, of the same adapter.
+    pub(super) fn restore(&self, saved: [u16; COUNT]) -> Result<(), SectionError> {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let fixed = values.iter().zip(saved).enumerate().filter(|(index, _)| !is_writable(*index));
+        if fixed.into_iter().any(|(_, (ours, theirs))| *ours != theirs) {
+            return Err(SectionError::Invalid("the adapter has other memory"));
+        }
+        *values = saved;
+        Ok(())
     }
 
     /// The mode that the registers select.
@@ -94,14 +117,12 @@ impl BusDevice for Registers {
         let &[low, high] = data else { return };
         let Some(index) = offset.checked_sub(DISPI).filter(|at| at % 2 == 0) else { return };
         let Ok(index) = usize::try_from(index / 2) else { return };
-        if matches!(index, WIDTH..=ENABLE | VIRTUAL_WIDTH..=Y_OFFSET) {
+        if is_writable(index) {
             let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(value) = values.get_mut(index) {
                 *value = u16::from_le_bytes([low, high]);
             }
         }
-        // The height of the virtual display follows from the memory's size.
-        const _: () = assert!(VIRTUAL_HEIGHT > VIRTUAL_WIDTH && VIRTUAL_HEIGHT < X_OFFSET);
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::state::Section as _;
 
 /// Slots as KVM has them: a log that the guest's writes mark and that is empty once it was taken.
 #[derive(Default)]
@@ -90,6 +91,36 @@ fn without_a_mode_the_picture_stays() {
     assert_eq!(scene.refresh()[0], 7);
     scene.set_mode(4000, 4000, 32);
     assert_eq!(scene.refresh()[0], 7);
+}
+
+#[test]
+fn a_loaded_adapter_displays_the_same() {
+    let mut before = scene();
+    before.set_mode(128, 64, 32);
+    before.draw(0, 7);
+    before.draw(VIDEO_MEMORY - 4, 9);
+    let seen = before.refresh();
+    let state = before.head.encode().unwrap();
+    assert!(state.len() < 3 * PAGE, "pages of zeros are left out");
+    let mut after = scene();
+    after.head.decode(&state).unwrap();
+    assert_eq!(after.head.encode().unwrap(), state);
+    assert_eq!(after.refresh(), seen);
+    let mut last = [0; 4];
+    after.head.memory.read((VIDEO_MEMORY - 4) as u64, &mut last);
+    assert_eq!(last, [9, 0, 0, 0]);
+
+    let saved = |registers: [u16; 11], pages| state::HeadState { registers, pages };
+    let registers = after.head.registers.save();
+    let mut other = registers;
+    other[10] += 1;
+    for damaged in [
+        saved(other, Vec::new()),
+        saved(registers, vec![(0, vec![0; PAGE - 1])]),
+        saved(registers, vec![(4096, vec![0; PAGE])]),
+    ] {
+        assert!(matches!(after.head.load(damaged), Err(SectionError::Invalid(_))));
+    }
 }
 
 #[test]

@@ -10,7 +10,6 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::{Assembly, BuildError, device, pci, video_bios};
 use crate::bochs::{Bochs, Head};
-use crate::bus::BusDevice;
 use crate::config::{self, Adapter, Graphics};
 use crate::display::{Keyboard, Pointer, Source};
 use crate::exit::Outcome;
@@ -58,7 +57,8 @@ pub(super) fn install(
     let (function, source): (Arc<dyn Function>, _) = match graphics.adapter {
         Adapter::Bochs => (Bochs::new(head.clone()), firmware),
         Adapter::Virtio => {
-            let (gpu, source) = Gpu::new(Some(firmware)).map_err(device("display adapter"))?;
+            let (gpu, source) =
+                Gpu::new(Some((firmware, head.clone()))).map_err(device("display adapter"))?;
             let beside = |config: &mut ConfigSpace, bars: &mut Bars| head.add_bars(config, bars);
             (PciDevice::beside(Box::new(gpu), host.clone(), VIRTIO_BAR, beside)?, source)
         }
@@ -110,7 +110,7 @@ pub(super) fn keyboard(
     graphics: &Graphics,
     vm: &KvmVm,
     outcome: &Arc<Outcome>,
-) -> Result<Arc<dyn BusDevice>, BuildError> {
+) -> Result<Arc<Ps2>, BuildError> {
     let line = |gsi| -> Result<Arc<dyn IrqLine>, BuildError> {
         Ok(Arc::new(KvmLine::new(vm.fd.clone(), gsi).map_err(device("keyboard controller"))?))
     };

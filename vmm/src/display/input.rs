@@ -21,7 +21,7 @@ pub trait Pointer: Send + Sync {
 }
 
 /// The lights of a keyboard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Leds {
     /// Scroll lock.
     pub scroll: bool,

@@ -1,6 +1,6 @@
 /// A key of a PC keyboard, by its position and not by its label: the XT scan code (set 1), with the high bit
 /// for those that follow a prefix 0xE0. RFB's extended key event names keys the same way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Key(u8);
 
 /// Set if the scan code follows a prefix 0xE0.

@@ -17,6 +17,7 @@ use crate::bus::BusDevice;
 use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
 use crate::exit::{Exit, Outcome};
 use crate::irq::IrqLine;
+use crate::state::{Section, SectionError};
 
 /// Offsets from port 0x60.
 const DATA: u64 = 0;
@@ -141,6 +142,31 @@ impl Drop for Ps2 {
         if self.waker.take().is_some_and(|waker| waker.join().is_err()) {
             tracing::error!("the keyboard's thread panicked");
         }
+    }
+}
+
+impl Section for Ps2 {
+    const TAG: &'static str = "ps2";
+    const VERSION: u16 = 1;
+    type State = Controller;
+
+    fn save(&self) -> Result<Controller, SectionError> {
+        Ok(self.state().controller.clone())
+    }
+
+    fn load(&self, saved: Controller) -> Result<(), SectionError> {
+        let mut state = self.state();
+        state.controller.restore(saved)?;
+        self.settle(&mut state, Instant::now());
+        Ok(())
+    }
+
+    /// No viewer holds a key or a button of a VM that was loaded.
+    fn loaded(&self) {
+        let mut state = self.state();
+        state.controller.keyboard.release_all();
+        state.controller.mouse.release_all();
+        self.settle(&mut state, Instant::now());
     }
 }
 

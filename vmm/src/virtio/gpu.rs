@@ -9,6 +9,7 @@ mod display;
 mod edid;
 mod format;
 mod resource;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -18,12 +19,13 @@ use std::sync::Arc;
 
 use self::command::{Code, Command, Header, Rect};
 use self::display::GpuDisplay;
-use self::resource::Resources;
+use self::state::Shared;
 use super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
     RingError, Segments,
 };
 use crate::display::{Cursor, Source};
+use crate::state::SharedSection;
 
 /// Section 5.
 const DEVICE_ID: u16 = 16;
@@ -47,15 +49,22 @@ const CURSOR_SIDE: u16 = 64;
 
 /// The adapter.
 pub struct Gpu {
-    display: Arc<GpuDisplay>,
-    resources: Resources,
+    shared: Arc<Shared>,
 }
 
 impl Gpu {
-    /// An adapter, and what it shows. Until a driver shows something, that is what `firmware` draws.
-    pub fn new(firmware: Option<Arc<dyn Source>>) -> io::Result<(Self, Arc<dyn Source>)> {
-        let display = Arc::new(GpuDisplay::new(firmware)?);
-        Ok((Self { display: display.clone(), resources: Resources::default() }, display))
+    /// An adapter, and what it shows. Until a driver shows something, that is what `firmware` draws, which is saved with
+    /// the adapter.
+    pub(crate) fn new(
+        firmware: Option<(Arc<dyn Source>, SharedSection)>,
+    ) -> io::Result<(Self, Arc<dyn Source>)> {
+        let (source, section) = firmware.unzip();
+        let display = Arc::new(GpuDisplay::new(source)?);
+        Ok((Self { shared: Arc::new(Shared::new(display.clone(), section)) }, display))
+    }
+
+    fn display(&self) -> &Arc<GpuDisplay> {
+        &self.shared.display
     }
 
     /// Answers a chain of either queue.
@@ -89,7 +98,7 @@ impl Gpu {
     }
 
     fn perform(&mut self, memory: &GuestMemory, header: &Header, command: Command) -> Result<Vec<u8>, Code> {
-        let resources = &mut self.resources;
+        let mut resources = self.shared.resources();
         match command {
             Command::DisplayInfo => return Ok(header.answer(Code::DisplayInfo, &self.display_info())),
             Command::Edid { scanout } => {
@@ -99,19 +108,25 @@ impl Gpu {
             Command::Create { resource, format, width, height } => {
                 resources.create(resource, format, (width, height))?;
             }
-            Command::Unref { resource } => self.display.forget(&resources.unref(resource)?),
-            Command::SetScanout { scanout, resource, rect } => self.set_scanout(scanout, resource, rect)?,
+            Command::Unref { resource } => self.display().forget(&resources.unref(resource)?),
+            Command::SetScanout { scanout, resource, rect } => {
+                drop(resources);
+                self.set_scanout(scanout, resource, rect)?;
+            }
             Command::Flush { resource, rect } => {
                 let pixels = resources.pixels(resource)?;
                 let area = rect.within(pixels.width, pixels.height).ok_or(Code::InvalidParameter)?;
-                self.display.flush(&pixels, area);
+                self.display().flush(&pixels, area);
             }
             Command::Transfer { resource, rect, offset } => {
                 resources.transfer(memory, resource, (rect, offset))?;
             }
             Command::Attach { resource, entries } => resources.attach(memory, resource, entries)?,
             Command::Detach { resource } => resources.detach(resource)?,
-            Command::UpdateCursor { scanout, resource, hot } => self.set_cursor(scanout, resource, hot)?,
+            Command::UpdateCursor { scanout, resource, hot } => {
+                drop(resources);
+                self.set_cursor(scanout, resource, hot)?;
+            }
             Command::MoveCursor => {}
         }
         Ok(header.answer(Code::NoData, &[]))
@@ -120,35 +135,35 @@ impl Gpu {
     fn set_scanout(&mut self, scanout: u32, resource: u32, rect: Rect) -> Result<(), Code> {
         check_scanout(scanout)?;
         if resource == 0 {
-            self.display.show(None);
+            self.display().show(None);
             return Ok(());
         }
-        let pixels = self.resources.pixels(resource)?;
+        let pixels = self.shared.resources().pixels(resource)?;
         let area = rect.within(pixels.width, pixels.height).ok_or(Code::InvalidParameter)?;
-        self.display.show(Some((pixels, area)));
+        self.display().show(Some((pixels, area)));
         Ok(())
     }
 
     fn set_cursor(&mut self, scanout: u32, resource: u32, hot: (u32, u32)) -> Result<(), Code> {
         check_scanout(scanout)?;
         if resource == 0 {
-            self.display.set_cursor(None);
+            self.display().set_cursor(None);
             return Ok(());
         }
-        let pixels = self.resources.pixels(resource)?;
+        let pixels = self.shared.resources().pixels(resource)?;
         let (width, height) = (pixels.width, pixels.height);
         if width > CURSOR_SIDE || height > CURSOR_SIDE {
             return Err(Code::InvalidParameter);
         }
         let inside = |at: u32, side: u16| u16::try_from(at).unwrap_or(u16::MAX).min(side.saturating_sub(1));
         let hot = (inside(hot.0, width), inside(hot.1, height));
-        self.display.set_cursor(Some(Cursor { width, height, hot, pixels: pixels.argb() }));
+        self.display().set_cursor(Some(Cursor { width, height, hot, pixels: pixels.argb() }));
         Ok(())
     }
 
     /// The one display, enabled, at its best size.
     fn display_info(&self) -> Vec<u8> {
-        let (width, height) = self.display.best_size();
+        let (width, height) = self.display().best_size();
         let enabled = 1;
         let first = [0, 0, width.into(), height.into(), enabled, 0];
         let mut body: Vec<u8> = first.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -157,7 +172,7 @@ impl Gpu {
     }
 
     fn edid(&self) -> Vec<u8> {
-        let (width, height) = self.display.best_size();
+        let (width, height) = self.display().best_size();
         let block = edid::block(width, height);
         let mut body = u32::try_from(block.len()).unwrap_or(0).to_le_bytes().to_vec();
         body.extend([0; 4]);
@@ -179,8 +194,8 @@ impl Device for Gpu {
             class: CLASS,
             features: EDID,
             queues: vec![QUEUE_SIZE, CURSOR_QUEUE_SIZE],
-            config: self.display.clone(),
-            state: DeviceState::Unsavable,
+            config: self.display().clone(),
+            state: DeviceState::Section(self.shared.clone()),
         }
     }
 
@@ -191,14 +206,12 @@ impl Device for Gpu {
 
 impl Lane for Gpu {
     fn activate(&mut self, _features: u64) -> io::Result<()> {
-        self.resources = Resources::default();
-        self.display.reset(true);
+        self.shared.reset(true);
         Ok(())
     }
 
     fn deactivate(&mut self) {
-        self.resources = Resources::default();
-        self.display.reset(false);
+        self.shared.reset(false);
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
@@ -211,12 +224,12 @@ impl Lane for Gpu {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.display.notifier().as_fd())
+        Some(self.display().notifier().as_fd())
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        self.display.notifier().settle();
-        self.display.note_resize();
+        self.display().notifier().settle();
+        self.display().note_resize();
         queues.config_changed();
         Ok(())
     }
@@ -230,7 +243,7 @@ pub(crate) fn fuzz(memory: &GuestMemory, run: impl FnOnce(Box<dyn FnMut(Segments
     run(Box::new(move |request, answer| {
         let written = gpu.execute(memory, request, &answer);
         assert!((24..=2048).contains(&written), "an answer to each");
-        gpu.resources.check();
+        gpu.shared.resources().check();
         source.refresh(&mut canvas, false);
     }));
 }

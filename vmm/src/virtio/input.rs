@@ -12,6 +12,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use self::config::{Config, Kind};
 use self::events::{Event, Events, SIZE};
 use super::notifier::Notifier;
@@ -20,6 +22,7 @@ use super::{
     VirtQueue,
 };
 use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
+use crate::state::SectionError;
 
 /// Section 5.
 const DEVICE_ID: u16 = 18;
@@ -43,7 +46,7 @@ struct Shared {
     notifier: Notifier,
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     /// A driver is there.
     active: bool,
@@ -152,14 +155,15 @@ impl Input {
 
 impl Device for Input {
     fn info(&self) -> DeviceInfo {
+        let config = Arc::new(Config::new(self.kind));
         DeviceInfo {
             name: self.kind.name(),
             id: DEVICE_ID,
             class: self.kind.class(),
             features: 0,
             queues: vec![QUEUE_SIZE; 2],
-            config: Arc::new(Config::new(self.kind)),
-            state: DeviceState::Unsavable,
+            config: config.clone(),
+            state: DeviceState::Section(config),
         }
     }
 
@@ -176,6 +180,24 @@ impl Lane for Input {
 
     fn deactivate(&mut self) {
         *self.shared.state() = State::default();
+    }
+
+    fn save(&self) -> Result<Vec<u8>, SectionError> {
+        postcard::to_allocvec(&*self.shared.state()).map_err(SectionError::Encoding)
+    }
+
+    /// No viewer holds a key or a button of a VM that was loaded.
+    fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
+        let mut loaded: State = postcard::from_bytes(state).map_err(SectionError::Encoding)?;
+        let mut state = self.shared.state();
+        if !loaded.events.is_possible() || loaded.active != state.active {
+            return Err(SectionError::Invalid("more waits in it than an input device keeps"));
+        }
+        loaded.events.release_all();
+        *state = loaded;
+        drop(state);
+        self.shared.notifier.ring();
+        Ok(())
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
@@ -227,7 +249,7 @@ pub(crate) fn fuzz(memory: &GuestMemory, script: &[u8], status: Segments) {
             input.shared.point(Pointing { x, y, width: 200, height: 0, buttons: pair[0] ^ pair[1] });
             Key::from_xt(x.into()).into_iter().for_each(|key| input.shared.key(key, y & 1 == 0));
         }
-        input.shared.state().events.check();
+        assert!(input.shared.state().events.is_possible());
         input.set_status(memory, status.clone());
     }
 }

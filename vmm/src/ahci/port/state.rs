@@ -1,5 +1,6 @@
 //! The state of a port: its registers, and what the driver and the drive make of them.
 
+use serde::{Deserialize, Serialize};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::super::drive::{BUSY, DATA_REQUEST, FAILED, Outcome};
@@ -7,6 +8,7 @@ use super::super::fis::{PIO_SETUP_AT, REGISTER_AT, SET_BITS_AT, Shadow};
 use super::super::taskfile::Protocol;
 use super::{End, Job};
 use crate::memory::GuestMemory;
+use crate::state::SectionError;
 
 // PxIS.
 const GOT_REGISTER: u32 = 1 << 0;
@@ -30,8 +32,10 @@ const EXCHANGED: u32 = 1 << 26;
 const NO_DRIVE: u32 = 0x7f;
 const NO_SIGNATURE: u32 = u32::MAX;
 
-pub(super) struct State {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct State {
     /// The registers of its drive after a reset; none without a drive.
+    #[serde(skip)]
     drive: Option<Shadow>,
     list: u64,
     received: u64,
@@ -47,19 +51,25 @@ pub(super) struct State {
     issued: u32,
     /// The slot that the worker carries out, or did last.
     current: u8,
+    #[serde(skip)]
     pub(super) busy: bool,
     /// After an error, until the driver stops the port.
     halted: bool,
     /// Counts what makes commands on the way obsolete.
+    #[serde(skip)]
     epoch: u64,
     reset_drive: bool,
     /// The first register FIS is still to be posted.
     greet: bool,
+    #[serde(skip)]
     pub(super) bus_master: bool,
+    #[serde(skip)]
     pub(super) stopping: bool,
     /// The VM is paused: nothing is begun.
+    #[serde(skip)]
     pub(super) paused: bool,
     /// The command that is carried out waits, and changes nothing meanwhile.
+    #[serde(skip)]
     pub(super) held: bool,
 }
 
@@ -92,9 +102,24 @@ impl State {
         }
     }
 
-    /// Nothing is carried out, or what is waits.
-    pub(super) fn is_quiet(&self) -> bool {
-        !self.busy || self.held
+    /// Takes saved registers over. Nothing is begun until the VM continues.
+    pub(super) fn load(&mut self, saved: Self) -> Result<(), SectionError> {
+        if saved.current > 31 || saved.list & 0x3ff != 0 || saved.received & 0xff != 0 {
+            return Err(SectionError::Invalid("a port has registers that no driver can write"));
+        }
+        *self = Self {
+            drive: self.drive,
+            busy: false,
+            epoch: self.epoch,
+            bus_master: self.bus_master,
+            stopping: self.stopping,
+            paused: true,
+            held: false,
+            command: saved.command & CMD_WRITABLE,
+            control: saved.control & 0xfff,
+            ..saved
+        };
+        Ok(())
     }
 
     /// Whether the outcome of a job has to wait until the function may access memory.

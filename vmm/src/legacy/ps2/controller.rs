@@ -1,9 +1,12 @@
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::device::Sent;
 use super::keyboard::Keyboard;
 use super::mouse::Mouse;
 use crate::display::Key;
+use crate::state::SectionError;
 
 /// Status register.
 const OUTPUT_FULL: u8 = 1 << 0;
@@ -32,7 +35,7 @@ pub(super) enum Effect {
 }
 
 /// Who sent a byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum From {
     Keyboard,
     Mouse,
@@ -42,11 +45,14 @@ enum From {
 ///
 /// After the guest has read what one key did the keyboard rests before it sends what the next one did. UEFI firmware
 /// looks every 20 ms, reads as long as there is something, and keeps the last 31 bytes of what it read.
-pub(super) struct Controller {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Controller {
     pub(super) keyboard: Keyboard,
     pub(super) mouse: Mouse,
+    #[serde(skip)]
     rest: Duration,
     /// When the keyboard has rested.
+    #[serde(skip)]
     rested: Option<Instant>,
     command_byte: u8,
     status: u8,
@@ -76,6 +82,15 @@ impl Controller {
             last: 0,
             breaking: false,
         }
+    }
+
+    /// Takes a saved state over. The keyboard has rested.
+    pub(super) fn restore(&mut self, saved: Self) -> Result<(), SectionError> {
+        if !saved.keyboard.is_possible() || !saved.mouse.is_possible() {
+            return Err(SectionError::Invalid("more waits in it than a keyboard or a mouse keeps"));
+        }
+        *self = Self { rest: self.rest, ..saved };
+        Ok(())
     }
 
     /// The status register.

@@ -1,14 +1,18 @@
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 /// Answers.
 pub(super) const ACK: u8 = 0xfa;
 pub(super) const RESEND: u8 = 0xfe;
 pub(super) const SELF_TEST_PASSED: u8 = 0xaa;
 /// How many bytes of events wait for a guest that does not read: a pasted page.
 pub(super) const ROOM: usize = 4096;
+/// More than any command is answered with.
+const MOST_ANSWERS: usize = 16;
 
 /// Bytes that a device sends: responses before events, in a bounded buffer.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sender {
     answers: VecDeque<u8>,
     events: VecDeque<Sent>,
@@ -16,7 +20,7 @@ pub(super) struct Sender {
 }
 
 /// A byte from the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sent {
     pub(super) byte: u8,
     /// The last one of an event.
@@ -24,6 +28,11 @@ pub(super) struct Sent {
 }
 
 impl Sender {
+    /// Whether no more waits than a device keeps.
+    pub(super) fn is_possible(&self) -> bool {
+        self.answers.len() <= MOST_ANSWERS && self.events.len() <= ROOM
+    }
+
     /// A new command takes back what was answered to the one before.
     pub(super) fn begin_answer(&mut self) {
         self.answers.clear();

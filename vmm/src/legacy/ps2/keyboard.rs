@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::device::{ACK, RESEND, SELF_TEST_PASSED, Sender};
 use crate::display::{Key, Leds};
 
@@ -11,7 +13,7 @@ const PAUSE: [&[u8]; 2] =
 const RESERVE: usize = 3 * 128;
 
 /// A command whose argument is the next byte.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Awaited {
     Leds,
     ScanCodeSet,
@@ -20,6 +22,7 @@ enum Awaited {
 }
 
 /// A keyboard with 105 keys, scan code sets 1 and 2.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Keyboard {
     pub(super) sender: Sender,
     awaited: Option<Awaited>,
@@ -38,6 +41,23 @@ impl Default for Keyboard {
 }
 
 impl Keyboard {
+    /// Whether a guest and viewers can bring a keyboard to this state.
+    pub(super) fn is_possible(&self) -> bool {
+        let keys: Vec<Key> = Key::all().collect();
+        self.sender.is_possible()
+            && (1..=2).contains(&self.set)
+            && self.leds < 8
+            && self.down.len() <= keys.len()
+            && self.down.iter().all(|key| keys.contains(key))
+    }
+
+    /// Every key comes up.
+    pub(super) fn release_all(&mut self) {
+        for key in self.down.clone() {
+            self.key(key, false);
+        }
+    }
+
     pub(super) fn is_listened_to(&self) -> bool {
         self.scanning
     }

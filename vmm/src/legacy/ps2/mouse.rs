@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::device::{ACK, RESEND, SELF_TEST_PASSED, Sender};
 use crate::display::Pointing;
 
@@ -13,13 +15,14 @@ const DEFAULT_RESOLUTION: u8 = 2;
 /// Farther than any display is wide: movement that waits is bounded.
 const FAR: i32 = 1 << 16;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Awaited {
     Rate,
     Resolution,
 }
 
 /// A mouse that turns pointer positions into movement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mouse {
     pub(super) sender: Sender,
     awaited: Option<Awaited>,
@@ -66,6 +69,21 @@ impl Default for Mouse {
 }
 
 impl Mouse {
+    /// Whether a guest and viewers can bring a mouse to this state.
+    pub(super) fn is_possible(&self) -> bool {
+        let near = |value: i32| (-FAR..=FAR).contains(&value);
+        let (right, up, towards) = self.moved;
+        self.sender.is_possible()
+            && [right, up, towards].into_iter().all(near)
+            && self.position.is_none_or(|(x, y)| near(x) && near(y))
+            && self.buttons < 8
+    }
+
+    /// Every button comes up.
+    pub(super) fn release_all(&mut self) {
+        (self.buttons, self.notches) = (0, 0);
+    }
+
     pub(super) fn is_listened_to(&self) -> bool {
         self.reporting
     }

@@ -3,6 +3,7 @@ use std::io;
 use proptest::prelude::*;
 
 use super::*;
+use crate::state::AnySection as _;
 
 /// Counts rising edges.
 #[derive(Default)]
@@ -91,6 +92,31 @@ fn firmware_finds_a_controller_and_both_devices() {
 }
 
 #[test]
+fn a_loaded_controller_goes_on_with_every_key_up() {
+    let before = scene();
+    before.command(0xd4);
+    before.data(0xf4);
+    before.ps2.point(Pointing { x: 5, y: 5, width: 100, height: 100, buttons: 1 });
+    before.ps2.key(Key::from_xt(0x1e).unwrap(), true);
+    before.press(0xcb);
+    assert_eq!(before.port(COMMAND) & 1, 1, "a byte waits");
+    let state = before.ps2.encode().unwrap();
+    let after = scene();
+    after.ps2.decode(&state).unwrap();
+    assert_eq!(after.ps2.encode().unwrap(), state);
+    after.ps2.after_load();
+    let (keys, pressed, released) = ([0x1e, 0xe0, 0x4b, 0xe0, 0xcb, 0x9e], [9, 0, 0], [8, 0, 0]);
+    let mut mouse = Vec::new();
+    let mut keyboard = Vec::new();
+    while after.port(COMMAND) & 1 != 0 {
+        let from = if after.port(COMMAND) & 0x20 != 0 { &mut mouse } else { &mut keyboard };
+        from.push(after.port(DATA));
+    }
+    assert_eq!((keyboard, mouse), (keys.to_vec(), [pressed, released].concat()));
+    assert!(after.keyboard.0.lock().unwrap().1 > 0 && after.mouse.0.lock().unwrap().1 > 0, "with interrupts");
+}
+
+#[test]
 fn keys_are_translated_and_each_byte_interrupts() {
     let scene = scene();
     scene.press(0x1e);
@@ -174,6 +200,27 @@ fn only_the_reset_line_resets() {
 }
 
 proptest! {
+    #[test]
+    fn a_damaged_state_is_survived(changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..12), bytes: Vec<u8>) {
+        let before = scene();
+        before.press(0x1e);
+        let mut state = before.ps2.encode().unwrap();
+        for (at, value) in changes {
+            let at = at % state.len();
+            state[at] = value;
+        }
+        let after = scene();
+        if after.ps2.decode(&state).is_ok() {
+            after.ps2.after_load();
+            for byte in bytes {
+                after.ps2.write(if byte & 1 == 0 { DATA } else { COMMAND }, &[byte]);
+                after.ps2.point(Pointing { x: byte.into(), y: 0, width: 100, height: 100, buttons: byte });
+                after.press(0x1e);
+                after.port(DATA);
+            }
+        }
+    }
+
     #[test]
     fn no_sequence_of_accesses_and_events_panics_or_fills_memory(
         steps in prop::collection::vec((0_u8..6, any::<u8>()), 0..400)

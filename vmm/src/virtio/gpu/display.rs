@@ -1,17 +1,23 @@
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
 
 use super::super::DeviceConfig;
 use super::super::device::copy_from;
 use super::super::notifier::Notifier;
+use super::CURSOR_SIDE;
+use super::command::Rect;
 use super::edid::MAX_SIDE;
 use super::resource::Pixels;
 use crate::display::{Area, Canvas, Cursor, Source, Suggestion};
+use crate::state::SectionError;
 
 /// The preferred size, until a viewer requests another: firmware's first.
 const FIRST_SIZE: (u16, u16) = (1024, 768);
-/// No desktop is smaller.
-const LEAST_SIDE: u16 = 64;
+/// No desktop is smaller or larger.
+const SIDES: RangeInclusive<u16> = 64..=MAX_SIDE;
 /// So many flushed rectangles are kept apart; more become one.
 const MAX_DIRTY: usize = 64;
 /// `events_read`: the best size is another one.
@@ -51,6 +57,25 @@ struct Scanout {
     area: Area,
 }
 
+/// What is shown, as it is saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DisplayState {
+    pub(super) active: bool,
+    driven: bool,
+    /// The number of the frame, and the first column and line, columns and lines.
+    scanout: Option<(u32, [u16; 4])>,
+    cursor: Option<CursorState>,
+    best: Option<(u16, u16)>,
+    events: u32,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct CursorState {
+    size: (u16, u16),
+    hot: (u16, u16),
+    pixels: Vec<u32>,
+}
+
 impl GpuDisplay {
     pub(super) fn new(firmware: Option<Arc<dyn Source>>) -> std::io::Result<Self> {
         Ok(Self { firmware, shown: Mutex::default(), events: AtomicU32::new(0), notifier: Notifier::new()? })
@@ -81,6 +106,64 @@ impl GpuDisplay {
         let best = shown.best;
         *shown = Shown { active, stale: true, best, ..Shown::default() };
         self.events.store(0, Ordering::SeqCst);
+    }
+
+    /// What is shown, the frame by its number.
+    pub(super) fn save(&self, number: impl Fn(&Arc<Pixels>) -> Option<u32>) -> DisplayState {
+        let shown = self.shown();
+        let scanout = shown.scanout.as_ref();
+        DisplayState {
+            active: shown.active,
+            driven: shown.driven,
+            scanout: scanout.and_then(|Scanout { pixels, area }| {
+                Some((number(pixels)?, [area.x, area.y, area.width, area.height]))
+            }),
+            cursor: shown.cursor.as_deref().map(|Cursor { width, height, hot, pixels }| CursorState {
+                size: (*width, *height),
+                hot: *hot,
+                pixels: pixels.clone(),
+            }),
+            best: shown.best,
+            events: self.events.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Shows what was saved, or shows that no driver could have had it shown.
+    pub(super) fn restore(
+        &self,
+        saved: DisplayState,
+        mut pixels: impl FnMut(u32) -> Option<Arc<Pixels>>,
+    ) -> Result<(), SectionError> {
+        const INVALID: SectionError = SectionError::Invalid("it shows what no driver can show");
+        let DisplayState { active, driven, scanout, cursor, best, events } = saved;
+        let scanout = match scanout {
+            None => None,
+            Some((number, [x, y, width, height])) => {
+                let pixels = pixels(number).ok_or(INVALID)?;
+                let [x, y, width, height] = [x, y, width, height].map(u32::from);
+                let rect = Rect { x, y, width, height };
+                let area = rect.within(pixels.width, pixels.height).ok_or(INVALID)?;
+                Some(Scanout { pixels, area })
+            }
+        };
+        let cursor = match cursor {
+            None => None,
+            Some(CursorState { size: (width, height), hot, pixels }) => {
+                let count = usize::from(width) * usize::from(height);
+                let inside = |at: u16, side: u16| at == 0 || at < side;
+                let fits = width <= CURSOR_SIDE && height <= CURSOR_SIDE && pixels.len() == count;
+                if !fits || !inside(hot.0, width) || !inside(hot.1, height) {
+                    return Err(INVALID);
+                }
+                Some(Arc::new(Cursor { width, height, hot, pixels }))
+            }
+        };
+        if best.is_some_and(|(width, height)| !SIDES.contains(&width) || !SIDES.contains(&height)) {
+            return Err(INVALID);
+        }
+        *self.shown() = Shown { active, driven, scanout, dirty: Vec::new(), stale: true, cursor, best };
+        self.events.store(events, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Shows `area` of a frame, or nothing.
@@ -145,8 +228,7 @@ impl Source for GpuDisplay {
     }
 
     fn suggest(&self, width: u16, height: u16) -> Suggestion {
-        let possible = LEAST_SIDE..=MAX_SIDE;
-        if !possible.contains(&width) || !possible.contains(&height) {
+        if !SIDES.contains(&width) || !SIDES.contains(&height) {
             return Suggestion::Impossible;
         }
         let mut shown = self.shown();

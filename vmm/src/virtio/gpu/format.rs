@@ -1,6 +1,8 @@
 /// How a pixel's four bytes are laid out (section 5.7.6.8, RESOURCE_CREATE_2D).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
+    /// As drivers write it.
+    pub(super) number: u32,
     /// Where red, green and blue are.
     red: usize,
     green: usize,
@@ -23,7 +25,7 @@ impl Format {
             134 => (0, 1, 2, None),
             _ => return None,
         };
-        Some(Self { red, green, blue, alpha })
+        Some(Self { number, red, green, blue, alpha })
     }
 
     /// A pixel as `0xAARRGGBB`.

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 use super::super::GuestMemory;
@@ -32,6 +33,11 @@ impl Pixels {
 
     fn stride(&self) -> usize {
         usize::from(self.width) * PIXEL
+    }
+
+    /// A copy of all of them, line by line.
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        self.bytes().clone()
     }
 
     /// Hands each line of `area` to `draw`, with its number in the frame.
@@ -67,17 +73,22 @@ struct Backing {
 impl Backing {
     /// `None` if a piece is not in RAM.
     fn new(memory: &GuestMemory, entries: &[(u64, u32)]) -> Option<Self> {
-        let (mut pieces, mut ends, mut end) = (Vec::new(), Vec::new(), 0_u64);
-        for (address, len) in entries.iter().copied().filter(|(_, len)| *len > 0) {
-            let address = GuestAddress(address);
-            if !memory.check_range(address, usize::try_from(len).ok()?) {
-                return None;
-            }
-            end += u64::from(len);
-            pieces.push((address, len));
-            ends.push(end);
-        }
-        Some(Self { pieces, ends })
+        let is_there = |(address, len): &(u64, u32)| {
+            usize::try_from(*len).is_ok_and(|len| memory.check_range(GuestAddress(*address), len))
+        };
+        let pieces: Vec<_> = entries.iter().copied().filter(|(_, len)| *len > 0).collect();
+        pieces.iter().all(is_there).then(|| Self::unchecked(pieces))
+    }
+
+    /// Pieces that are in RAM, or cannot be read.
+    fn unchecked(pieces: Vec<(u64, u32)>) -> Self {
+        let mut end = 0_u64;
+        let ends = pieces.iter().map(|(_, len)| {
+            end += u64::from(*len);
+            end
+        });
+        let ends = ends.collect();
+        Self { pieces: pieces.into_iter().map(|(address, len)| (GuestAddress(address), len)).collect(), ends }
     }
 
     /// Copies from `offset`. `false`: the memory cannot be read, and `data` is unspecified.
@@ -89,7 +100,7 @@ impl Backing {
             let skip = u64::from(*len).saturating_sub(rest);
             let count = data.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
             let (part, behind) = std::mem::take(&mut data).split_at_mut(count);
-            // Checked to lie in RAM whole: the sum does not wrap.
+            // The sum does not wrap where the piece lies in RAM; else nothing is there, or other RAM of the guest.
             if memory.read_slice(part, GuestAddress(address.0.wrapping_add(skip))).is_err() {
                 return false;
             }
@@ -101,6 +112,16 @@ impl Backing {
         }
         data.is_empty()
     }
+}
+
+/// A frame as it is saved.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ResourceState {
+    number: u32,
+    format: u32,
+    size: (u16, u16),
+    pixels: Vec<u8>,
+    backing: Option<Vec<(u64, u32)>>,
 }
 
 struct Resource {
@@ -209,6 +230,45 @@ impl Resources {
             (0..lines).all(|line| copy(bytes.get_mut(at + line * stride..at + line * stride + len), line))
         };
         if whole { Ok(()) } else { Err(Code::InvalidParameter) }
+    }
+
+    /// All frames, by their numbers.
+    pub(super) fn save(&self) -> Vec<ResourceState> {
+        let resources = self.all.iter().map(|(number, Resource { pixels, backing })| ResourceState {
+            number: *number,
+            format: pixels.format.number,
+            size: (pixels.width, pixels.height),
+            pixels: pixels.to_vec(),
+            backing: backing
+                .as_ref()
+                .map(|backing| backing.pieces.iter().map(|(address, len)| (address.0, *len)).collect()),
+        });
+        resources.collect()
+    }
+
+    /// Frames that were saved. `None` if no driver could have made them.
+    pub(super) fn of(saved: Vec<ResourceState>) -> Option<Self> {
+        let mut resources = Self::default();
+        for ResourceState { number, format, size: (width, height), pixels, backing } in saved {
+            resources.create(number, Format::new(format), (width.into(), height.into())).ok()?;
+            let resource = resources.get(number).ok()?;
+            let mut bytes = resource.pixels.bytes();
+            if bytes.len() != pixels.len() {
+                return None;
+            }
+            *bytes = pixels;
+            drop(bytes);
+            resource.backing = backing.map(Backing::unchecked);
+            let count = resource.backing.as_ref().map_or(0, |backing| backing.pieces.len());
+            resources.entries = resources.entries.checked_add(count).filter(|all| *all <= MAX_ENTRIES)?;
+        }
+        Some(resources)
+    }
+
+    /// The number of a frame.
+    pub(super) fn number(&self, pixels: &Arc<Pixels>) -> Option<u32> {
+        let mut all = self.all.iter();
+        all.find(|(_, resource)| Arc::ptr_eq(&resource.pixels, pixels)).map(|(number, _)| *number)
     }
 
     #[cfg(any(test, fuzzing))]

@@ -4,6 +4,8 @@ use vm_memory::{Bytes, GuestAddress};
 use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
 use super::*;
 use crate::display::{Area, Canvas, Suggestion};
+use crate::pci::Function as _;
+use crate::state::{AnySection as _, Section, SectionError};
 
 /// Where requests, answers and frames are in these guests' memory.
 const ANSWERS: u64 = BUFFERS + 0x1000;
@@ -30,9 +32,29 @@ struct Scene {
     _wall: Arc<dyn Source>,
 }
 
+/// The state of a wall.
+struct Colour;
+
+impl Section for Colour {
+    const TAG: &'static str = "wall";
+    const VERSION: u16 = 1;
+    type State = u8;
+
+    fn save(&self) -> Result<u8, SectionError> {
+        Ok(7)
+    }
+    fn load(&self, colour: u8) -> Result<(), SectionError> {
+        if colour == 7 { Ok(()) } else { Err(SectionError::Invalid("another colour")) }
+    }
+}
+
+fn gpu(wall: &Arc<dyn Source>) -> (Gpu, Arc<dyn Source>) {
+    Gpu::new(Some((wall.clone(), Arc::new(Colour)))).unwrap()
+}
+
 fn scene() -> Scene {
     let wall: Arc<dyn Source> = Arc::new(Wall);
-    let (gpu, source) = Gpu::new(Some(wall.clone())).unwrap();
+    let (gpu, source) = gpu(&wall);
     let mut guest = Guest::new(Box::new(gpu));
     guest.start(FEATURES, 16);
     Scene { guest, source, canvas: Canvas::default(), _wall: wall }
@@ -102,6 +124,60 @@ fn only_flushed_areas_are_displayed() {
     assert_eq!(scene.seen(), vec![0; 200], "switched off");
     scene.guest.reset();
     assert_eq!(scene.seen(), vec![7; 5000], "firmware's again");
+}
+
+#[test]
+fn a_loaded_adapter_displays_the_same() {
+    let mut scene = scene();
+    scene.picture(1, 64, 32);
+    scene.paint(0, 0xff_11_22_33);
+    assert_eq!(scene.command(0x105, &[0, 0, 64, 32, 0, 0, 1, 0]), 0x1100);
+    assert_eq!(scene.command(0x103, &[0, 0, 64, 32, 0, 1]), 0x1100);
+    scene.picture(2, 16, 8);
+    assert_eq!(scene.send(CURSOR, 0x300, 0, &[0, 0, 0, 0, 2, 3, 4, 0]).0, 0x1100);
+    let seen = scene.seen();
+    assert_eq!(seen[0], 0x11_22_33);
+    let cursor = scene.canvas.cursor_since(0).cloned();
+    assert!(cursor.is_some());
+
+    let (gpu, source) = gpu(&scene._wall);
+    let guest = scene.guest.loaded_into(Box::new(gpu));
+    let mut scene = Scene { guest, source, canvas: Canvas::default(), ..scene };
+    assert_eq!(scene.seen(), seen);
+    assert_eq!(scene.canvas.cursor_since(0).cloned(), cursor);
+    // The frames are there, with their backings.
+    scene.paint(3, 0xff_44_55_66);
+    assert_eq!(scene.command(0x105, &[3, 0, 1, 1, 12, 0, 1, 0]), 0x1100);
+    assert_eq!(scene.command(0x104, &[3, 0, 1, 1, 1, 0]), 0x1100);
+    assert_eq!(scene.seen()[3], 0x44_55_66);
+    assert_eq!(scene.command(0x101, &[1, 2, 4, 4]), 0x1203, "the number is taken");
+    scene.guest.reset();
+    scene.guest.start(FEATURES, 16);
+    assert_eq!(scene.command(0x101, &[1, 2, 4, 4]), 0x1100, "another driver has none of them");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_damaged_state_is_survived(changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..12)) {
+        let mut scene = scene();
+        scene.picture(1, 4, 4);
+        assert_eq!(scene.command(0x103, &[0, 0, 4, 4, 0, 1]), 0x1100);
+        assert!(scene.guest.device.pause());
+        let mut state = scene.guest.device.encode().unwrap();
+        for (at, value) in changes {
+            let at = at % state.len();
+            state[at] = value;
+        }
+        let (gpu, source) = gpu(&scene._wall);
+        let next = Guest::new(Box::new(gpu));
+        if next.device.decode(&state).is_ok() {
+            next.device.after_load();
+            source.refresh(&mut scene.canvas, true);
+            next.device.resume();
+            prop_assert!(next.device.pause());
+        }
+    }
 }
 
 #[test]
@@ -256,7 +332,7 @@ proptest! {
             };
             let len = u32::try_from(request.len()).unwrap();
             prop_assert!(gpu.execute(&memory, segment(0, len), &segment(4096, 2048)) >= 24);
-            gpu.resources.check();
+            gpu.shared.resources().check();
             source.refresh(&mut canvas, false);
         }
     }

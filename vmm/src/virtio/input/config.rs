@@ -6,6 +6,7 @@ use super::events::{
     ABS_MAX, ABS_X, ABS_Y, BUTTONS, EV_ABS, EV_KEY, EV_LED, EV_REL, EV_REP, REL_HWHEEL, REL_WHEEL,
 };
 use crate::display::Key;
+use crate::state::{Section, SectionError};
 
 // The selectors (section 5.8.4).
 const ID_NAME: u8 = 0x01;
@@ -106,6 +107,23 @@ fn bits(codes: impl IntoIterator<Item = u16>) -> Vec<u8> {
         }
     }
     bits
+}
+
+/// What is saved: what the driver selected.
+impl Section for Config {
+    const TAG: &'static str = "virtio-input";
+    const VERSION: u16 = 1;
+    type State = (u8, u8);
+
+    fn save(&self) -> Result<(u8, u8), SectionError> {
+        Ok((self.select.load(Ordering::SeqCst), self.about.load(Ordering::SeqCst)))
+    }
+
+    fn load(&self, (select, about): (u8, u8)) -> Result<(), SectionError> {
+        self.select.store(select, Ordering::SeqCst);
+        self.about.store(about, Ordering::SeqCst);
+        Ok(())
+    }
 }
 
 /// The configuration space: the driver selects what it reads.

@@ -1,11 +1,15 @@
 use std::collections::{BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::display::{Key, Leds, Pointing};
 
 /// Bytes of an event (section 5.8.6).
 pub(super) const SIZE: u32 = 8;
 /// Limit of events queued for a guest that takes none, beside the release of keys.
 const ROOM: usize = 256;
+/// More keys and buttons than there are.
+const MOST_DOWN: usize = 256;
 
 // Linux's `input-event-codes.h`, which section 5.8 is written in terms of.
 pub(super) const EV_SYN: u16 = 0;
@@ -27,7 +31,7 @@ const WHEEL: [(u8, u16, i32); 4] =
     [(3, REL_WHEEL, 1), (4, REL_WHEEL, -1), (5, REL_HWHEEL, -1), (6, REL_HWHEEL, 1)];
 
 /// One event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Event {
     kind: u16,
     code: u16,
@@ -66,13 +70,14 @@ impl Event {
 }
 
 /// Input that the guest was not given yet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Events {
     waiting: VecDeque<Event>,
     /// Keys and buttons whose press was queued or reported.
     down: BTreeSet<u16>,
     /// The mask that was reported last.
     mask: u8,
+    #[serde(skip)]
     dropped: u64,
 }
 
@@ -131,11 +136,17 @@ impl Events {
         self.waiting.push_back(Event::new(EV_SYN, 0, 0));
     }
 
-    /// What waits is bounded, and ends with the mark of a packet's end.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn check(&self) {
-        assert!(self.waiting.len() <= ROOM + 2 * 256);
-        assert!(self.waiting.back().is_none_or(|last| last.kind == EV_SYN));
+    /// Keys and buttons come up.
+    pub(super) fn release_all(&mut self) {
+        self.mask = 0;
+        let down = self.down.iter().map(|code| Event::new(EV_KEY, *code, 0)).collect();
+        self.packet(down);
+    }
+
+    /// Whether what waits is bounded, and ends with the mark of a packet's end.
+    pub(super) fn is_possible(&self) -> bool {
+        let whole = self.waiting.back().is_none_or(|last| last.kind == EV_SYN);
+        whole && self.waiting.len() <= ROOM + 2 * MOST_DOWN && self.down.len() <= MOST_DOWN
     }
 
     /// How many packets were lost.
@@ -235,7 +246,7 @@ mod tests {
                     all.extend(events.front().map(|event| (event.kind, event.code, event.value.cast_signed())));
                     events.pop();
                 }
-                events.check();
+                assert!(events.is_possible());
             }
             for code in 0..=u8::MAX {
                 if let Some(key) = Key::from_xt(code.into()) {

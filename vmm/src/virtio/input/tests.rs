@@ -98,6 +98,39 @@ fn only_a_driver_makes_it_active_and_none_finds_old_events() {
 }
 
 #[test]
+fn input_that_waits_is_loaded() {
+    let (mut guest, pointer) = tablet();
+    guest.write(CONFIG, &[1]);
+    guest.start(VERSION_1 | EVENT_IDX, 64);
+    pointer.point(at(100, 0));
+    let (next, pointer) = Input::tablet().unwrap();
+    let mut guest = guest.loaded_into(Box::new(next));
+    assert_eq!(guest.read::<1>(CONFIG), [1], "what was selected");
+    assert!(pointer.active());
+    offer(&mut guest, 3);
+    guest.wait(EVENTS, 3);
+    assert_eq!(events(&guest, 3), [(3, 0, 0x7fff), (3, 1, 0), (0, 0, 0)]);
+}
+
+#[test]
+fn what_was_down_comes_up_when_it_is_loaded() {
+    let (mut input, pointer) = Input::tablet().unwrap();
+    input.activate(0).unwrap();
+    pointer.point(at(100, 1));
+    let state = input.save().unwrap();
+    let (mut next, _pointer) = Input::tablet().unwrap();
+    assert!(next.load(&state).is_err(), "no driver is there");
+    next.activate(0).unwrap();
+    next.load(&state).unwrap();
+    let last = |input: &Input| {
+        let mut events = input.shared.state().events.clone();
+        let all = std::iter::from_fn(|| events.front().inspect(|_| events.pop()));
+        all.collect::<Vec<_>>().split_off(4)
+    };
+    assert_eq!(last(&next), [Event::new(1, 0x110, 0), Event::new(0, 0, 0)]);
+}
+
+#[test]
 fn lights_are_the_guests_to_switch() {
     let (input, keyboard) = Input::keyboard().unwrap();
     let mut guest = Guest::new(Box::new(input));
