@@ -39,6 +39,7 @@ mod scenarios {
     mod net;
     pub(crate) mod node;
     mod node_disk;
+    mod panic;
     mod pc;
     mod placing;
     mod platform;

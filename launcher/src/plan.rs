@@ -3,7 +3,9 @@
 use std::fs::File;
 
 use vireo_proto::launcher::Fault;
-use vireo_vmconfig::{BootSource, DiskSource, FieldPaths, KernelFiles, Smbios};
+use vireo_vmconfig::{
+    BootSource, DeviceRequest, DiskSource, ExtraDevice, FieldPaths, KernelFiles, PanicModel, Smbios,
+};
 use vireo_vmm::config::{
     Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot,
     MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig,
@@ -88,6 +90,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_huge_pages(launch.huge_page)
         .with_rng(launch.rng)
         .with_balloon(launch.memory_balloon.then(Balloon::default))
+        .with_panic_devices(panic_devices(launch))
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
@@ -95,6 +98,15 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_port(host.agent.map(port))
         .with_devices(disks, nets)?;
     Ok(config)
+}
+
+/// Those that the VMI requests, in their order.
+fn panic_devices(launch: &Launch) -> Vec<PanicModel> {
+    let model = |request: &DeviceRequest| match request.device {
+        ExtraDevice::Panic(model) => Some(model),
+        _ => None,
+    };
+    launch.extra_devices.iter().filter_map(model).collect()
 }
 
 fn boot(

@@ -32,6 +32,8 @@ const MODULES: &[&str] = &[
     "isofs",
     "virtiofs",
     "vmw_vsock_virtio_transport",
+    "pvpanic_pci",
+    "pvpanic_mmio",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.

@@ -68,6 +68,23 @@ pub enum WatchdogAction {
 names!(WatchdogAction { PowerOff = "poweroff", Reset = "reset", Shutdown = "shutdown" });
 
 impl ExtraDevice {
+    /// Whether the hypervisor native has it, or lacks what is to be absent.
+    pub const fn is_native(self) -> bool {
+        match self {
+            Self::Panic(_) => true,
+            Self::Platform(feature) => feature.is_absence(),
+            Self::Host(_)
+            | Self::Hpet
+            | Self::HyperV(_)
+            | Self::Smm
+            | Self::Sound(_)
+            | Self::Tpm
+            | Self::UsbTablet
+            | Self::Vsock
+            | Self::Watchdog(_) => false,
+        }
+    }
+
     /// The number of slots on the root PCI bus that it takes.
     pub const fn pci_slots(self) -> usize {
         match self {

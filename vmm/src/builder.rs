@@ -10,6 +10,7 @@ mod video_bios;
 use std::io;
 use std::sync::Arc;
 
+use vireo_vmconfig::PanicModel;
 use vm_memory::{Bytes, GuestAddress};
 
 pub use self::error::BuildError;
@@ -29,6 +30,7 @@ use crate::layout;
 use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA};
 use crate::memory::{self, GuestMemory, ram_ranges};
 use crate::pci::{Root, RootError};
+use crate::pvpanic::{PanicEvents, PvPanic};
 use crate::serial::Uart;
 use crate::serial::{SerialOutput, SharedOutput};
 use crate::state::{SavedVm, Saver, SharedSection};
@@ -126,8 +128,9 @@ pub(crate) fn build(
         Boot::Kernel(_) if saved.is_some() => {}
         Boot::Kernel(kernel) => {
             let ps2 = config.graphics.is_some();
+            let panic_port = config.panic_devices.contains(&PanicModel::Isa);
             let (windows, tables) = (Windows::above(ram_end), config.acpi_tables.as_slice());
-            let platform = Platform { apic_ids: &apic_ids, windows, ps2, tables };
+            let platform = Platform { apic_ids: &apic_ids, windows, ps2, panic_port, tables };
             write_acpi(&memory, &platform)?;
             write_bios_area(config, &memory)?;
             vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;
@@ -239,6 +242,10 @@ fn pci_devices(
         let balloon = virtio::balloon::BalloonDevice::new(balloon).map_err(device("balloon"))?;
         add("balloon", Box::new(balloon))?;
     }
+    for _ in config.panic_devices.iter().filter(|model| **model == PanicModel::Pci) {
+        let events = PanicEvents::new(assembly.outcome.clone(), config.notices.clone());
+        assembly.pci.add(Arc::new(PvPanic::new(Arc::new(events)))).map_err(pci("pvpanic"))?;
+    }
     Ok(boot_order)
 }
 
@@ -308,5 +315,9 @@ fn legacy_devices(
     buses.port("keyboard controller", (layout::I8042_PORT, 5), keys)?;
     buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
     buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
+    if config.panic_devices.contains(&PanicModel::Isa) {
+        let events = PanicEvents::new(outcome.clone(), config.notices.clone());
+        buses.port("pvpanic", (layout::PANIC_PORT, 1), Arc::new(events))?;
+    }
     Ok(Legacy { uart, power, sections })
 }

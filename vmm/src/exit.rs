@@ -16,6 +16,8 @@ pub enum Exit {
     Reset,
     /// A vCPU faulted three levels deep, which resets a PC. Mostly a guest that crashed very early.
     TripleFault,
+    /// The guest reported that its kernel panicked.
+    Panicked,
     /// [`crate::Controls::kill`].
     Killed,
     /// The VM failed, for a reason outside of the guest.

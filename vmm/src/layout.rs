@@ -68,6 +68,8 @@ pub const I8042_PORT: u16 = 0x60;
 pub const PCI_CONFIG_PORT: u16 = 0xCF8;
 /// The reset control register; the ACPI reset register points here.
 pub const RESET_PORT: u16 = 0xCF9;
+/// The pvpanic device.
+pub const PANIC_PORT: u16 = 0x505;
 /// ICH9 power management block: PM1 event, PM1 control (+4), PM timer (+8), GPE0 (+0x20).
 pub const PM_PORT: u16 = 0x600;
 /// Size of the power management block.

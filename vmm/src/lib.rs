@@ -27,6 +27,7 @@ mod builder;
 mod exit;
 mod firmware;
 mod legacy;
+mod pvpanic;
 mod scsi;
 mod vcpu;
 mod vm;

@@ -101,11 +101,13 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
     if usb > USB_DRIVES {
         found.too_many(&at, usb, USB_DRIVES, " on the bus usb");
     }
+    let extra = found.extra_devices.iter().map(|request| request.device.pci_slots()).sum();
     if chosen == HypervisorChoice::Native {
         if sata > SATA_PORTS {
             found.too_many(&at, sata, SATA_PORTS, " on the bus sata with the hypervisor native");
         }
-        let others = [attached.interfaces, attached.tablets, flags(&[attached.rng, scsi > 0]), AGENT];
+        let single = flags(&[attached.rng, attached.balloon, scsi > 0]);
+        let others = [attached.interfaces, attached.tablets, single, AGENT, extra];
         let adapter = usize::from(attached.video.is_some());
         fit(virtio, (others.iter().sum::<usize>() + adapter, NATIVE_SLOTS), 1, (&at, found));
         return;
@@ -120,7 +122,7 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
         attached.filesystems,
         attached.tablets,
         sata.div_ceil(SATA_PORTS).saturating_sub(1),
-        found.extra_devices.iter().map(|request| request.device.pci_slots()).sum(),
+        extra,
         found.host_devices.len(),
     ];
     // Disks do not share slots where some are taken by choice.

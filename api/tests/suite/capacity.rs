@@ -72,11 +72,11 @@ fn a_bus_has_room_for_so_many_disks() {
             Some(("spec.domain.devices", "Too many: 30: must have at most 29 items on the PCI bus")),
         ),
         // Native has a slot for each, and one SATA controller.
-        (&[("virtio", 25)], native.clone(), None),
+        (&[("virtio", 24)], native.clone(), None),
         (
-            &[("virtio", 26)],
+            &[("virtio", 25)],
             native.clone(),
-            Some((disks, "Too many: 28: must have at most 27 items on the bus virtio")),
+            Some((disks, "Too many: 27: must have at most 26 items on the bus virtio")),
         ),
         (&[("sata", 6)], native.clone(), None),
         (

@@ -351,7 +351,7 @@ fn difference(support: &FieldSupport, kind: &str) -> Option<String> {
         Ok(vm) if !vm.notices().is_empty() => {
             return Some(format!("{}: {text}: another notice: {:?}", support.path, vm.notices()));
         }
-        Ok(vm) if !vm.extra_devices().is_empty() => Support::Qemu,
+        Ok(vm) if vm.extra_devices().iter().any(|request| !request.device.is_native()) => Support::Qemu,
         // The launcher decides.
         Ok(_) if support.support == Support::Qemu => Support::Qemu,
         Ok(_) => Support::Both,

@@ -215,15 +215,10 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
     if let Some(field) = &launch.hotplug_field {
         requirements.push(Requirement::new(field, "a volume that is attached"));
     }
-    let extra = launch.extra_devices.iter().filter(|request| !is_native(request.device));
+    let extra = launch.extra_devices.iter().filter(|request| !request.device.is_native());
     requirements.extend(extra.map(|request| Requirement::new(&request.field, request.device.to_string())));
     requirements.extend(unsupported_by_qemu(launch));
     requirements
-}
-
-/// Whether the monitor has a device, or lacks what is to be absent.
-fn is_native(device: ExtraDevice) -> bool {
-    matches!(device, ExtraDevice::Platform(feature) if feature.is_absence())
 }
 
 /// What of a disk's properties the monitor does not support.
@@ -251,7 +246,9 @@ fn native_devices(launch: &Launch) -> usize {
     let scsi = count(DiskBus::Scsi) > 0;
     let single = [launch.rng, launch.memory_balloon, launch.video.is_some(), scsi, true].map(usize::from);
     let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
-    [count(DiskBus::Virtio), launch.interfaces.len(), single.iter().sum()]
+    let extra = launch.extra_devices.iter().map(|request| request.device);
+    let extra = extra.filter(|device| device.is_native()).map(ExtraDevice::pci_slots).sum();
+    [count(DiskBus::Virtio), launch.interfaces.len(), single.iter().sum(), extra]
         .into_iter()
         .fold(tablets, usize::saturating_add)
 }

@@ -1,7 +1,7 @@
 use vireo_proto::convert::UnknownDevice;
 use vireo_vmconfig::{
     Cpu, CpuFeature, CpuTopology, DeviceRequest, DiskBus, DiskDevice, DiskSource, ExtraDevice, HyperV,
-    HyperVFeature, PciSlot, PlatformFeature, WatchdogAction,
+    HyperVFeature, PanicModel, PciSlot, PlatformFeature, WatchdogAction,
 };
 
 use super::*;
@@ -277,4 +277,17 @@ fn a_balloon_forces_no_hypervisor() {
     let launch = Launch { memory_balloon: true, ..sample::kernel_boot() };
     let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
     assert_eq!(choice.kind, Kind::Native);
+}
+
+#[test]
+fn native_has_devices_by_which_a_guest_is_watched() {
+    let devices = [ExtraDevice::Panic(PanicModel::Isa), ExtraDevice::Panic(PanicModel::Pci)];
+    for device in devices {
+        let choice = choose(&with_platform(device), &probe(KvmState::Usable, true)).unwrap();
+        assert_eq!(choice.kind, Kind::Native, "{device}");
+    }
+    let request = DeviceRequest { field: "spec.x".to_owned(), device: ExtraDevice::Panic(PanicModel::Pci) };
+    let launch = Launch { extra_devices: vec![request; VmConfig::DEVICE_SLOTS], ..sample::kernel_boot() };
+    let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+    assert_eq!(choice.kind, Kind::Qemu, "each takes a slot");
 }

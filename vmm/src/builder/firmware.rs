@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use vireo_vmconfig::PanicModel;
+
 use super::{Assembly, BuildError};
 use crate::arch::x86_64::acpi::{Blobs, Platform, Windows};
 use crate::arch::x86_64::smbios;
@@ -127,12 +129,13 @@ fn acpi(
     let (low_end, memory_end) = (end(ranges.first()), end(ranges.last()));
     let apic_ids = apic_ids.to_vec();
     let programmed = assembly.pci.programmed();
-    let ps2 = config.graphics.is_some();
+    let (ps2, panic_port) = (config.graphics.is_some(), config.panic_devices.contains(&PanicModel::Isa));
     let tables = config.acpi_tables.clone();
     let make = move || {
         let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
         tracing::debug!(?windows, "what firmware has chosen");
-        AcpiFiles::new(&Blobs::new(&Platform { apic_ids: &apic_ids, windows, ps2, tables: &tables }))
+        let apic_ids = &apic_ids;
+        AcpiFiles::new(&Blobs::new(&Platform { apic_ids, windows, ps2, panic_port, tables: &tables }))
     };
     let sizes = make().sizes();
     let late = move || {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 pub enum Notice {
     /// Firmware found nothing to start.
     NoBootDevice,
+    /// The guest's kernel panicked, and starts its crash kernel.
+    CrashKernelLoaded,
 }
 
 /// Where notices go. Called on a vCPU's thread: it must not block.

@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, Smbios};
+use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
 
 use super::{
     Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
@@ -24,6 +24,7 @@ pub struct VmConfig {
     pub(crate) nets: Vec<Net>,
     pub(crate) rng: bool,
     pub(crate) balloon: Option<Balloon>,
+    pub(crate) panic_devices: Vec<PanicModel>,
     pub(crate) virtio_console: bool,
     pub(crate) port: Option<Port>,
     pub(crate) graphics: Option<Graphics>,
@@ -67,6 +68,7 @@ impl VmConfig {
             nets: Vec::new(),
             rng: false,
             balloon: None,
+            panic_devices: Vec::new(),
             virtio_console: false,
             port: None,
             graphics: None,
@@ -88,7 +90,8 @@ impl VmConfig {
         let (port, balloon) = (self.port.is_some(), self.balloon.is_some());
         let others = [self.rng, balloon, self.virtio_console, port, self.graphics.is_some(), scsi > 0]
             .map(usize::from);
-        let all = virtio + nets.len() + self.inputs.len() + others.iter().sum::<usize>();
+        let panic = self.panic_devices.iter().filter(|model| **model == PanicModel::Pci).count();
+        let all = virtio + nets.len() + self.inputs.len() + panic + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices::Slots(all));
         }
@@ -134,6 +137,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_balloon(mut self, balloon: Option<Balloon>) -> Self {
         self.balloon = balloon;
+        self
+    }
+
+    /// Adds pvpanic devices, by which the guest reports that its kernel panicked. There is one I/O port at most.
+    #[must_use]
+    pub fn with_panic_devices(mut self, models: Vec<PanicModel>) -> Self {
+        self.panic_devices = models;
         self
     }
 

@@ -98,7 +98,13 @@ mod tests {
     use crate::arch::x86_64::acpi::{Platform, Windows};
 
     fn blobs() -> Blobs {
-        Blobs::new(&Platform { apic_ids: &[0, 1], windows: Windows::above(1 << 30), ps2: true, tables: &[] })
+        Blobs::new(&Platform {
+            apic_ids: &[0, 1],
+            windows: Windows::above(1 << 30),
+            ps2: true,
+            panic_port: true,
+            tables: &[],
+        })
     }
 
     fn number(bytes: &[u8], at: usize, size: usize) -> u64 {

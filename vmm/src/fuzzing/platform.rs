@@ -10,7 +10,7 @@ use super::script::Script;
 use crate::ahci;
 use crate::bochs::{Bochs, Head};
 use crate::bus::{Bus, BusDevice, BusRange};
-use crate::config::{ClockOffset, ThreadHook};
+use crate::config::{ClockOffset, Notices, ThreadHook};
 use crate::display::{Canvas, Key, Keyboard as _, Pointer as _, Pointing, Source as _};
 use crate::exit::Outcome;
 use crate::layout::{self, ECAM_START, PCI32_START};
@@ -19,13 +19,14 @@ use crate::legacy::{
 };
 use crate::memory::RamRange;
 use crate::pci::Root;
+use crate::pvpanic::{PanicEvents, PvPanic};
 use crate::serial::Uart;
 use crate::virtio::{DeviceContext, PciDevice, block, rng};
 
 /// Where something answers on ports.
-const PORTS: [u16; 12] = [0x60, 0x64, 0x70, 0x71, 0x80, 0x92, 0x3f8, 0x600, 0x604, 0xcf8, 0xcf9, 0xcfc];
+const PORTS: [u16; 12] = [0x60, 0x64, 0x70, 0x80, 0x92, 0x3f8, 0x505, 0x600, 0x604, 0xcf8, 0xcf9, 0xcfc];
 
-/// The devices on ports: serial port, power management, clock, keyboard controller, and what resets.
+/// The devices on ports: serial port, power management, clock, keyboard controller, pvpanic, and what resets.
 pub fn ports(script: &[u8]) {
     let pio = Bus::default();
     let outcome = Arc::new(Outcome::default());
@@ -41,6 +42,8 @@ pub fn ports(script: &[u8]) {
     put(layout::PM_PORT, layout::PM_SIZE, power.clone());
     put(layout::RTC_PORT, 2, Arc::new(clock));
     put(layout::DEBUG_PORT, 1, Arc::new(DebugPort::new()));
+    let events = PanicEvents::new(outcome.clone(), Notices::default());
+    put(layout::PANIC_PORT, 1, Arc::new(events));
     put(0x92, 1, Arc::new(SystemControlA::new(outcome.clone())));
     put(0xcf9, 1, Arc::new(ResetControl::new(outcome.clone())));
     let mut script = Script::new(script);
@@ -91,7 +94,7 @@ pub fn ports(script: &[u8]) {
 }
 
 /// Configuration space by ports and by memory, and BARs wherever the guest moves them: bridges, a display adapter, a SATA
-/// controller with two drives, a disk and an entropy device.
+/// controller with two drives, a pvpanic device, a disk and an entropy device.
 pub fn pci(script: &[u8]) {
     let memory = ram();
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
@@ -107,6 +110,8 @@ pub fn pci(script: &[u8]) {
     let drives = [(&first, DiskDevice::Disk), (&second, DiskDevice::CdRom)];
     let sata = ahci::Controller::new(&drives, &memory, &Router, &ThreadHook::default()).expect("threads");
     root.add_at(ahci::ADDRESS, sata).expect("a slot");
+    let events = PanicEvents::new(Arc::new(Outcome::default()), Notices::default());
+    root.add(Arc::new(PvPanic::new(Arc::new(events)))).expect("a slot");
     let image = block::Block::new(&disk()).expect("an image");
     root.add(PciDevice::new(Box::new(image), host.clone()).expect("eventfds")).expect("a slot");
     root.add(PciDevice::new(Box::new(rng::Rng), host.clone()).expect("eventfds")).expect("a slot");
@@ -116,9 +121,10 @@ pub fn pci(script: &[u8]) {
         ECAM_START,
         ECAM_START + (31 << 15),
         ECAM_START + (31 << 15) + (2 << 12),
+        // Two slots each.
         ECAM_START + (1 << 15),
-        ECAM_START + (2 << 15),
         ECAM_START + (3 << 15),
+        ECAM_START + (5 << 15),
         PCI32_START,
         PCI32_START + (16 << 20),
         root.window64().start(),

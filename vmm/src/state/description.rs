@@ -33,6 +33,9 @@ pub(crate) fn describe(config: &VmConfig) -> Description {
             add(name, "present".to_owned());
         }
     }
+    for model in &config.panic_devices {
+        add("pvpanic", model.to_string());
+    }
     if let Some(graphics) = &config.graphics {
         add("display adapter", format!("{:?}", graphics.adapter));
     }

@@ -38,7 +38,7 @@ sections! {
         Both "domain.devices.inputs[].type", "";
         Both "domain.devices.logSerialConsole", "in clusters; on a single host `kubectl logs` shows the console always";
         Both "domain.devices.networkInterfaceMultiqueue", "a queue pair for each vCPU, at most 8; virtio NICs";
-        Qemu "domain.devices.panicDevices[].model", "`isa` and `pvpanic`; `hyperv` needs KVM";
+        Both "domain.devices.panicDevices[].model", "`isa` and `pvpanic`; `hyperv` on `qemu` alone, with KVM";
         Both "domain.devices.rng", "";
         Qemu "domain.devices.sound.model", "without a backend";
         Qemu "domain.devices.sound.name", "without a backend";

@@ -35,6 +35,8 @@ pub(crate) struct Platform<'a> {
     pub(crate) windows: Windows,
     /// Whether there is a PS/2 keyboard and mouse.
     pub(crate) ps2: bool,
+    /// Whether a pvpanic device is at its I/O port.
+    pub(crate) panic_port: bool,
     /// More tables.
     pub(crate) tables: &'a [AcpiTable],
 }
@@ -84,7 +86,7 @@ impl Blobs {
         let mut facs = Vec::new();
         FACS::new().to_aml_bytes(&mut facs);
         let facs = blobs.append(&facs);
-        let dsdt = blobs.append_table(dsdt::table(&platform.windows, platform.ps2).as_slice());
+        let dsdt = blobs.append_table(dsdt::table(platform).as_slice());
         let fadt = blobs.append_table(&tables::fadt(facs, dsdt, platform.ps2));
         for (field, size) in tables::FADT_POINTERS {
             blobs.links.push(Link { blob: Blob::Tables, at: fadt + field, size });

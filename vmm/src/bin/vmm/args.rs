@@ -6,12 +6,14 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
-use vireo_vmconfig::{CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, ParseMacError};
+use vireo_vmconfig::{
+    CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, PanicModel, ParseMacError, UnknownName,
+};
 use vireo_vmm::config::{Adapter, Attachment, Input, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
-use value::{adapter, cdrom, disk, input, net, serial_arg};
+use value::{adapter, cdrom, disk, input, named, net, serial_arg};
 
 /// What is to be done.
 #[derive(Debug)]
@@ -34,6 +36,7 @@ pub(crate) struct Args {
     pub(crate) video: Adapter,
     pub(crate) inputs: Vec<Input>,
     pub(crate) balloon: bool,
+    pub(crate) panic: Vec<PanicModel>,
     pub(crate) kvm: Option<RawFd>,
     /// Where the VM is saved on request.
     pub(crate) save: Option<PathBuf>,
@@ -108,6 +111,13 @@ pub(crate) enum ArgsError {
     VideoAlone,
     #[error("--input {0:?}: write tablet or keyboard")]
     Input(String),
+    #[error("{option}: unsupported value {value:?}")]
+    Name {
+        option: &'static str,
+        value: String,
+        #[source]
+        source: UnknownName,
+    },
     #[error("--serial {0:?}: write stdio, file=FILE or socket=FILE")]
     Serial(String),
 }
@@ -120,7 +130,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let (mut vnc, mut video, mut kvm) = (None, None, None);
     let (mut save, mut load, mut balloon) = (None, None, false);
-    let (mut disks, mut nets, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut disks, mut nets, mut inputs, mut panic) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("kernel") => once(&mut kernel, "--kernel", PathBuf::from(parser.value()?))?,
@@ -147,6 +157,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Arg::Long("video") => once(&mut video, "--video", adapter(&parser.value()?.string()?)?)?,
             Arg::Long("kvm-fd") => once(&mut kvm, "--kvm-fd", parser.value()?.parse()?)?,
             Arg::Long("balloon") => balloon = true,
+            Arg::Long("panic") => panic.push(named("--panic", &parser.value()?.string()?)?),
             Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
             Arg::Long("load") => once(&mut load, "--load", PathBuf::from(parser.value()?))?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
@@ -172,6 +183,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         video: video.unwrap_or_default(),
         inputs,
         balloon,
+        panic,
         kvm,
         save,
         load,

@@ -23,7 +23,7 @@ use resets::Resets;
 /// Exit codes, as `--help` documents them.
 const OK: u8 = 0;
 const FAILED: u8 = 1;
-const TRIPLE_FAULT: u8 = 3;
+const CRASHED: u8 = 3;
 const RESET_LOOP: u8 = 4;
 const LEFT: u8 = 5;
 const SAVED: u8 = 6;
@@ -101,7 +101,12 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
             Exit::TripleFault => {
                 console.close();
                 eprintln!("vmm: the guest crashed: a vCPU triple-faulted");
-                break TRIPLE_FAULT;
+                break CRASHED;
+            }
+            Exit::Panicked => {
+                console.close();
+                eprintln!("vmm: the guest crashed: its kernel panicked");
+                break CRASHED;
             }
             Exit::Killed => break why_killed(&console),
             Exit::Failed(error) => return Err(error.into()),

@@ -63,6 +63,7 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
         .with_kvm(args.kvm.map(inherited).transpose()?)
         .with_rng(true)
         .with_balloon(args.balloon.then(Balloon::default))
+        .with_panic_devices(args.panic.clone())
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
     Ok(config.with_devices(disks, nets)?)

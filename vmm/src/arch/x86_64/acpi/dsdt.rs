@@ -8,7 +8,7 @@ use acpi_tables::aml::{
 };
 use acpi_tables::sdt::Sdt;
 
-use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Windows};
+use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Platform, Windows};
 use crate::bus::BusRange;
 use crate::layout;
 use crate::pci::{Address, pirq};
@@ -24,8 +24,9 @@ const OSC_ALL_CONTROLS: u32 = 0x3f;
 const OSC_UNKNOWN_UUID: u32 = 1 << 2;
 const OSC_UNKNOWN_REVISION: u32 = 1 << 3;
 
-/// The table; with `ps2`, a keyboard and a mouse are in it.
-pub(super) fn table(windows: &Windows, ps2: bool) -> Sdt {
+/// The table of a platform.
+pub(super) fn table(platform: &Platform<'_>) -> Sdt {
+    let windows = &platform.windows;
     let mut dsdt = Sdt::new(*b"DSDT", HEADER, DSDT_REVISION, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     let mut body = Vec::new();
     soft_off().to_aml_bytes(&mut body);
@@ -34,8 +35,11 @@ pub(super) fn table(windows: &Windows, ps2: bool) -> Sdt {
     motherboard(windows, &mut body);
     serial(&mut body);
     rtc(&mut body);
-    if ps2 {
+    if platform.ps2 {
         keyboard_and_mouse(&mut body);
+    }
+    if platform.panic_port {
+        pvpanic(&mut body);
     }
     dsdt.append_slice(&body);
     dsdt
@@ -189,6 +193,13 @@ fn keyboard_and_mouse(body: &mut Vec<u8>) {
     let mouse = line(mouse);
     let resources = ResourceTemplate::new(vec![&mouse]);
     declare("PS2M", &[("_HID", &EISAName::new("PNP0F13")), ("_CRS", &resources)], body);
+}
+
+/// Where the guest's driver looks for the port (QEMU's `docs/specs/pvpanic.rst`).
+fn pvpanic(body: &mut Vec<u8>) {
+    let port = IO::new(layout::PANIC_PORT, layout::PANIC_PORT, 1, 1);
+    let resources = ResourceTemplate::new(vec![&port]);
+    declare("PEVT", &[("_HID", &"QEMU0001"), ("_CRS", &resources)], body);
 }
 
 fn rtc(body: &mut Vec<u8>) {

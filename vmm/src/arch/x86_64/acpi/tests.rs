@@ -7,7 +7,8 @@ fn placed(apic_ids: &[u8]) -> Placed {
 }
 
 fn with_tables(apic_ids: &[u8], tables: &[AcpiTable]) -> Placed {
-    let platform = Platform { apic_ids, windows: Windows::above(6 << 30), ps2: false, tables };
+    let platform =
+        Platform { apic_ids, windows: Windows::above(6 << 30), ps2: false, panic_port: true, tables };
     Blobs::new(&platform).place(BASE).unwrap()
 }
 
@@ -121,7 +122,13 @@ fn the_most_vcpus_leave_room_for_smbios() {
 
 #[test]
 fn tables_out_of_reach_are_refused() {
-    let platform = Platform { apic_ids: &[0], windows: Windows::above(1 << 30), ps2: true, tables: &[] };
+    let platform = Platform {
+        apic_ids: &[0],
+        windows: Windows::above(1 << 30),
+        ps2: true,
+        panic_port: true,
+        tables: &[],
+    };
     let refused = Blobs::new(&platform).place(0xffff_ff00).unwrap_err();
     assert_eq!(refused, PlaceError(0xffff_ff00));
     let refused = Blobs::new(&platform).place(u64::MAX).unwrap_err();

@@ -32,6 +32,8 @@ Usage: vmm --kernel FILE [OPTION]...
   --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
                                    and keyboard that --vnc brings; may be given several times
   --balloon                        a memory balloon: the host gets memory back that the guest does not use
+  --panic MODEL                    a pvpanic device, by which the guest reports that its kernel panicked: isa or
+                                   pvpanic (on PCI); may be given several times
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --save DIR                       where the VM is saved by Ctrl+^ s or SIGUSR2, which then ends this program. The
                                    directory is created. Disks are not part of it: they have to stay as they are
@@ -48,7 +50,7 @@ Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (defau
 Exit status:
   0  the guest powered off
   1  an error, or a signal
-  3  the guest crashed: a vCPU triple-faulted
+  3  the guest crashed: a vCPU triple-faulted, or its kernel panicked and has a pvpanic device
   4  the guest is in a reset loop: it resets itself again and again, and shows nothing new
   5  left with Ctrl+]
   6  the VM was saved

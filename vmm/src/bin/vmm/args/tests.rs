@@ -42,6 +42,7 @@ fn every_flag_is_parsed() {
     assert_eq!(run("--kernel k --vnc unix:v --video virtio").video, Adapter::Virtio);
     assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
     assert_eq!(run("--kernel k").inputs, []);
+    assert_eq!(run("--kernel k --panic isa --panic pvpanic").panic, PanicModel::ALL);
 }
 
 #[test]
@@ -75,6 +76,7 @@ fn mistakes_name_the_option() {
         ("--kernel k --net tap=t,queues=9", "1 to 8"),
         ("--kernel k --serial tty", "--serial"),
         ("--kernel k --input mouse", "mouse"),
+        ("--kernel k --panic hyperv", "hyperv"),
         ("--kernel k --vnc unix:v --video vga", "vga"),
         ("--kernel k --video virtio", "--vnc"),
         ("--kernel k --vnc 0.0.0.0:5900", "--vnc"),

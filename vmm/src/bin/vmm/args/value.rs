@@ -1,8 +1,9 @@
 //! The values of options: `key=value` lists and words.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS};
+use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
 use vireo_vmm::config::{Adapter, Attachment, Input};
 
 use super::{ArgsError, DiskArg, NetArg, SerialArg, once};
@@ -79,6 +80,11 @@ pub(super) fn input(text: &str) -> Result<Input, ArgsError> {
         "keyboard" => Ok(Input::Keyboard),
         _ => Err(ArgsError::Input(text.to_owned())),
     }
+}
+
+/// A value that has a name in manifests.
+pub(super) fn named<T: FromStr<Err = UnknownName>>(option: &'static str, text: &str) -> Result<T, ArgsError> {
+    text.parse().map_err(|source| ArgsError::Name { option, value: text.to_owned(), source })
 }
 
 pub(super) fn serial_arg(text: &str) -> Result<SerialArg, ArgsError> {
