@@ -57,6 +57,7 @@ mod scenarios {
     mod upload;
     mod vnc;
     mod vsock;
+    mod watchdog;
 }
 
 use std::path::Path;

@@ -8,7 +8,7 @@ use vireo_vmconfig::{
 };
 use vireo_vmm::config::{
     Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot,
-    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig,
+    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig, Watchdog,
 };
 
 use crate::agent::{self, AgentPort};
@@ -91,6 +91,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_rng(launch.rng)
         .with_balloon(launch.memory_balloon.then(Balloon::default))
         .with_panic_devices(panic_devices(launch))
+        .with_watchdog(watchdog(launch))
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
@@ -107,6 +108,15 @@ fn panic_devices(launch: &Launch) -> Vec<PanicModel> {
         _ => None,
     };
     launch.extra_devices.iter().filter_map(model).collect()
+}
+
+/// The one that the VMI requests.
+fn watchdog(launch: &Launch) -> Option<Watchdog> {
+    let action = |request: &DeviceRequest| match request.device {
+        ExtraDevice::Watchdog(action) => Some(action),
+        _ => None,
+    };
+    launch.extra_devices.iter().find_map(action).map(Watchdog::new)
 }
 
 fn boot(

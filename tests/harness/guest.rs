@@ -34,6 +34,7 @@ const MODULES: &[&str] = &[
     "vmw_vsock_virtio_transport",
     "pvpanic_pci",
     "pvpanic_mmio",
+    "i6300esb",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.

@@ -1,5 +1,6 @@
 //! One node, from manifest to guest: the same test on native (in a nested host) and on QEMU (here).
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::guest::{self, Guest, Monitor, Ready};
 use vireo_tests::terminal::{LEAVE, Terminal};
 use vireo_tests::{
-    Host, HostBuilder, HostError, Image, Output, Process, Status, installed, oci, programs, scenario,
+    Host, HostBuilder, HostError, Image, Kernel, Output, Process, Status, installed, oci, programs, scenario,
 };
 
 use crate::SOON;
@@ -35,9 +36,18 @@ pub(crate) fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> 
 
 /// The same, with programs for guests.
 pub(crate) fn host_for_a_node_with(scratch: &Path, programs: &[&Path]) -> Result<HostBuilder, HostError> {
+    host_with_a_kernel(scratch, Image::cloud_kernel, programs)
+}
+
+/// The same, with that kernel.
+pub(crate) fn host_with_a_kernel(
+    scratch: &Path,
+    kernel: fn(&Image) -> io::Result<Kernel>,
+    programs: &[&Path],
+) -> Result<HostBuilder, HostError> {
     let builder = host_with_programs();
     let image = Image::get()?;
-    let kernel = image.cloud_kernel().map_err(HostError::Start)?;
+    let kernel = kernel(&image).map_err(HostError::Start)?;
     let (initrd, layout) = (scratch.join("initrd"), scratch.join("kernel-oci"));
     guest::write_initrd(&image, &kernel, programs, &initrd).map_err(HostError::Start)?;
     let files = [("boot/vmlinuz", kernel.image.as_path()), ("boot/initrd", initrd.as_path())];

@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
-use vireo_tests::{Host, HostBuilder, HostError, Process, Status};
+use vireo_tests::{Host, HostBuilder, HostError, Image, Process, Status};
 
 use crate::SOON;
 use crate::scenarios::broken;
 use crate::scenarios::client::Client;
-use crate::scenarios::node::{host_for_a_node, manifest};
+use crate::scenarios::node::{host_for_a_node, host_with_a_kernel, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// In a guest: finds the disk of the claim.
@@ -36,8 +36,16 @@ pub(crate) struct Standalone<'h> {
 
 /// A host for a node, with `vireo` beside the other programs.
 pub(crate) fn host_with_vireo(scratch: &Path) -> Result<HostBuilder, HostError> {
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")))
+    Ok(with_vireo(host_for_a_node(scratch)?))
+}
+
+/// The same, whose guests have the kernel with all drivers.
+pub(crate) fn host_with_vireo_and_the_full_kernel(scratch: &Path) -> Result<HostBuilder, HostError> {
+    Ok(with_vireo(host_with_a_kernel(scratch, Image::full_kernel, &[])?))
+}
+
+fn with_vireo(builder: HostBuilder) -> HostBuilder {
+    builder.file(vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo"))
 }
 
 impl<'h> Deref for Standalone<'h> {

@@ -71,7 +71,7 @@ impl ExtraDevice {
     /// Whether the hypervisor native has it, or lacks what is to be absent.
     pub const fn is_native(self) -> bool {
         match self {
-            Self::Panic(_) => true,
+            Self::Panic(_) | Self::Watchdog(_) => true,
             Self::Platform(feature) => feature.is_absence(),
             Self::Host(_)
             | Self::Hpet
@@ -80,8 +80,7 @@ impl ExtraDevice {
             | Self::Sound(_)
             | Self::Tpm
             | Self::UsbTablet
-            | Self::Vsock
-            | Self::Watchdog(_) => false,
+            | Self::Vsock => false,
         }
     }
 

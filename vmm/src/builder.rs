@@ -24,6 +24,7 @@ use crate::bus::{Bus, BusDevice, BusRange};
 use crate::config::{Attachment, Boot, ThreadHook, VmConfig};
 use crate::exit::Outcome;
 use crate::firmware::{BootOrder, NothingToStart, ScannedOutput, cmos};
+use crate::i6300esb::I6300Esb;
 use crate::irq::IrqLine;
 use crate::kvm::{self, KvmDoorbells, KvmLine, KvmPins, KvmRouter, KvmVm, Rom};
 use crate::layout;
@@ -245,6 +246,11 @@ fn pci_devices(
     for _ in config.panic_devices.iter().filter(|model| **model == PanicModel::Pci) {
         let events = PanicEvents::new(assembly.outcome.clone(), config.notices.clone());
         assembly.pci.add(Arc::new(PvPanic::new(Arc::new(events)))).map_err(pci("pvpanic"))?;
+    }
+    if let Some(watchdog) = &config.watchdog {
+        let watchdog = I6300Esb::new(watchdog, assembly.outcome.clone(), assembly.power.clone());
+        let watchdog = watchdog.map_err(device("watchdog"))?;
+        assembly.pci.add(Arc::new(watchdog)).map_err(pci("watchdog"))?;
     }
     Ok(boot_order)
 }

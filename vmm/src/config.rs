@@ -18,6 +18,7 @@ mod port;
 mod stall;
 mod threads;
 mod vm;
+mod watchdog;
 
 pub(crate) use balloon::BALLOON_PAGE;
 pub use balloon::{Balloon, MemoryStatistics};
@@ -35,3 +36,4 @@ pub(crate) use stall::{Answer, Holding, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
 pub use threads::{ThreadHook, ThreadKind};
 pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};
+pub use watchdog::Watchdog;

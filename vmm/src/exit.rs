@@ -18,6 +18,8 @@ pub enum Exit {
     TripleFault,
     /// The guest reported that its kernel panicked.
     Panicked,
+    /// The guest's watchdog expired, which powers it off.
+    WatchdogExpired,
     /// [`crate::Controls::kill`].
     Killed,
     /// The VM failed, for a reason outside of the guest.

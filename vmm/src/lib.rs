@@ -26,6 +26,7 @@ mod bochs;
 mod builder;
 mod exit;
 mod firmware;
+mod i6300esb;
 mod legacy;
 mod pvpanic;
 mod scsi;

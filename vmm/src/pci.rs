@@ -73,6 +73,11 @@ pub trait Function: Send + Sync {
     /// Continues after [`Self::pause`].
     fn resume(&self) {}
 
+    /// vCPUs run, or none does: all of them are paused. None runs at first.
+    fn set_running(&self, runs: bool) {
+        let _ = runs;
+    }
+
     /// Its state.
     fn section(&self) -> Result<&dyn AnySection, SectionError> {
         Err(SectionError::Unsavable("the monitor has no code for that yet"))

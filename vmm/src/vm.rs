@@ -82,6 +82,7 @@ impl Vm<Paused> {
         if !paused {
             // Those of a loaded VM.
             assembly.pci.resume();
+            assembly.pci.set_running(true);
         }
         Ok(Vm { state: Running { vcpus, assembly }, not_sync: PhantomData })
     }
@@ -145,6 +146,13 @@ impl Controls {
         if let Some(vcpus) = self.vcpus.upgrade() {
             vcpus.pause();
         }
+        self.set_running(false);
+    }
+
+    fn set_running(&self, runs: bool) {
+        if let Some(pci) = self.pci.upgrade() {
+            pci.set_running(runs);
+        }
     }
 
     /// Stops the vCPUs, then the devices: blocks until no vCPU runs and no request is in flight. RAM and disks do not
@@ -178,6 +186,7 @@ impl Controls {
     /// Resumes the devices and the vCPUs.
     pub fn resume(&self) {
         self.resume_devices();
+        self.set_running(true);
         if let Some(vcpus) = self.vcpus.upgrade() {
             vcpus.resume();
         }

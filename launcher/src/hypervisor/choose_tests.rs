@@ -19,7 +19,7 @@ fn forced(kind: Kind) -> HypervisorChoice {
     HypervisorChoice::Forced { kind, by: "--hypervisor".to_owned() }
 }
 
-const WATCHDOG: &str = "spec.domain.devices.watchdog";
+const TPM: &str = "spec.domain.devices.tpm";
 
 /// What a monitor-sized VM becomes where.
 fn cpu(model: CpuModel, features: Vec<CpuFeature>) -> Cpu {
@@ -210,11 +210,11 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.video = Some(Video::Ramfb), "video", "a ramfb display"),
         (
             |l| {
-                let device = ExtraDevice::Watchdog(WatchdogAction::Reset);
-                l.extra_devices.push(DeviceRequest { field: WATCHDOG.to_owned(), device });
+                let device = ExtraDevice::Tpm;
+                l.extra_devices.push(DeviceRequest { field: TPM.to_owned(), device });
             },
-            WATCHDOG,
-            "i6300esb",
+            TPM,
+            "a TPM",
         ),
     ];
     for (change, field, what) in table {
@@ -264,11 +264,11 @@ fn a_rejection_has_every_problem_at_once() {
 fn what_neither_has_is_rejected_by_both() {
     for wanted in [HypervisorChoice::Auto, forced(Kind::Qemu), forced(Kind::Native)] {
         let mut launch = Launch { hypervisor: wanted.clone(), ..sample::kernel_boot() };
-        let unknown = UnknownDevice { field: WATCHDOG.to_owned(), what: "a watchdog".to_owned() };
+        let unknown = UnknownDevice { field: TPM.to_owned(), what: "another TPM".to_owned() };
         launch.unknown_devices.push(unknown);
         let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
         assert_eq!(fault.code(), Code::Unsupported, "{wanted:?}");
-        assert_eq!(fault.field, WATCHDOG, "{wanted:?}");
+        assert_eq!(fault.field, TPM, "{wanted:?}");
     }
 }
 
@@ -281,7 +281,11 @@ fn a_balloon_forces_no_hypervisor() {
 
 #[test]
 fn native_has_devices_by_which_a_guest_is_watched() {
-    let devices = [ExtraDevice::Panic(PanicModel::Isa), ExtraDevice::Panic(PanicModel::Pci)];
+    let devices = [
+        ExtraDevice::Panic(PanicModel::Isa),
+        ExtraDevice::Panic(PanicModel::Pci),
+        ExtraDevice::Watchdog(WatchdogAction::Reset),
+    ];
     for device in devices {
         let choice = choose(&with_platform(device), &probe(KvmState::Usable, true)).unwrap();
         assert_eq!(choice.kind, Kind::Native, "{device}");

@@ -203,6 +203,7 @@ fn end_of(exit: Exit, reboot: RebootPolicy) -> Option<End> {
         (Exit::Reset, RebootPolicy::Terminate) => Some(End::Rebooted),
         (Exit::TripleFault, _) => Some(End::Crashed("a vCPU of the guest triple-faulted".to_owned())),
         (Exit::Panicked, _) => Some(End::Crashed("the guest's kernel panicked".to_owned())),
+        (Exit::WatchdogExpired, _) => Some(End::Crashed("the guest's watchdog expired".to_owned())),
         (Exit::Killed, _) => Some(End::Killed),
         (Exit::Failed(error), _) => Some(End::Failed(fault(Code::Hypervisor, chain(&error)))),
     }
@@ -224,7 +225,7 @@ mod tests {
             let case = format!("{exit:?} {reboot:?}");
             assert_eq!(end_of(exit, reboot), end, "{case}");
         }
-        for exit in [Exit::TripleFault, Exit::Panicked] {
+        for exit in [Exit::TripleFault, Exit::Panicked, Exit::WatchdogExpired] {
             assert!(matches!(end_of(exit, RebootPolicy::Reboot), Some(End::Crashed(_))));
         }
     }

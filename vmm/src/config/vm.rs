@@ -3,7 +3,8 @@ use std::os::fd::OwnedFd;
 use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
 
 use super::{
-    Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port, ThreadHook,
+    Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port,
+    ThreadHook, Watchdog,
 };
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
@@ -25,6 +26,7 @@ pub struct VmConfig {
     pub(crate) rng: bool,
     pub(crate) balloon: Option<Balloon>,
     pub(crate) panic_devices: Vec<PanicModel>,
+    pub(crate) watchdog: Option<Watchdog>,
     pub(crate) virtio_console: bool,
     pub(crate) port: Option<Port>,
     pub(crate) graphics: Option<Graphics>,
@@ -69,6 +71,7 @@ impl VmConfig {
             rng: false,
             balloon: None,
             panic_devices: Vec::new(),
+            watchdog: None,
             virtio_console: false,
             port: None,
             graphics: None,
@@ -87,9 +90,16 @@ impl VmConfig {
         let virtio = count(|at| at == Attachment::Virtio);
         let sata = count(|at| matches!(at, Attachment::Sata(_)));
         let scsi = count(|at| matches!(at, Attachment::Scsi(_)));
-        let (port, balloon) = (self.port.is_some(), self.balloon.is_some());
-        let others = [self.rng, balloon, self.virtio_console, port, self.graphics.is_some(), scsi > 0]
-            .map(usize::from);
+        let others = [
+            self.rng,
+            self.balloon.is_some(),
+            self.virtio_console,
+            self.port.is_some(),
+            self.graphics.is_some(),
+            self.watchdog.is_some(),
+            scsi > 0,
+        ]
+        .map(usize::from);
         let panic = self.panic_devices.iter().filter(|model| **model == PanicModel::Pci).count();
         let all = virtio + nets.len() + self.inputs.len() + panic + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
@@ -144,6 +154,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_panic_devices(mut self, models: Vec<PanicModel>) -> Self {
         self.panic_devices = models;
+        self
+    }
+
+    /// Adds a watchdog, an i6300esb.
+    #[must_use]
+    pub fn with_watchdog(mut self, watchdog: Option<Watchdog>) -> Self {
+        self.watchdog = watchdog;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vireo_vmconfig::DiskDevice;
+use vireo_vmconfig::{DiskDevice, WatchdogAction};
 
 use super::drives::{disk, ram};
 use super::fakes::{Bells, Lines, Router, Slots};
@@ -10,18 +10,24 @@ use super::script::Script;
 use crate::ahci;
 use crate::bochs::{Bochs, Head};
 use crate::bus::{Bus, BusDevice, BusRange};
-use crate::config::{ClockOffset, Notices, ThreadHook};
+use crate::config::{ClockOffset, Notices, ThreadHook, Watchdog};
 use crate::display::{Canvas, Key, Keyboard as _, Pointer as _, Pointing, Source as _};
 use crate::exit::Outcome;
+use crate::i6300esb::I6300Esb;
 use crate::layout::{self, ECAM_START, PCI32_START};
-use crate::legacy::{
-    DebugPort, I8042, PowerEvents as _, PowerManagement, Ps2, ResetControl, Rtc, SystemControlA,
-};
+use crate::legacy::{DebugPort, I8042, PowerEvents, PowerManagement, Ps2, ResetControl, Rtc, SystemControlA};
 use crate::memory::RamRange;
 use crate::pci::Root;
 use crate::pvpanic::{PanicEvents, PvPanic};
 use crate::serial::Uart;
 use crate::virtio::{DeviceContext, PciDevice, block, rng};
+
+struct NoPower;
+
+impl PowerEvents for NoPower {
+    fn press_power_button(&self) {}
+    fn rtc_alarm(&self) {}
+}
 
 /// Where something answers on ports.
 const PORTS: [u16; 12] = [0x60, 0x64, 0x70, 0x80, 0x92, 0x3f8, 0x505, 0x600, 0x604, 0xcf8, 0xcf9, 0xcfc];
@@ -94,7 +100,7 @@ pub fn ports(script: &[u8]) {
 }
 
 /// Configuration space by ports and by memory, and BARs wherever the guest moves them: bridges, a display adapter, a SATA
-/// controller with two drives, a pvpanic device, a disk and an entropy device.
+/// controller with two drives, a pvpanic device, a watchdog, a disk and an entropy device.
 pub fn pci(script: &[u8]) {
     let memory = ram();
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
@@ -112,6 +118,11 @@ pub fn pci(script: &[u8]) {
     root.add_at(ahci::ADDRESS, sata).expect("a slot");
     let events = PanicEvents::new(Arc::new(Outcome::default()), Notices::default());
     root.add(Arc::new(PvPanic::new(Arc::new(events)))).expect("a slot");
+    let watchdog = Watchdog::new(WatchdogAction::Reset);
+    let watchdog =
+        I6300Esb::new(&watchdog, Arc::new(Outcome::default()), Arc::new(NoPower)).expect("a thread");
+    root.add(Arc::new(watchdog)).expect("a slot");
+    root.set_running(true);
     let image = block::Block::new(&disk()).expect("an image");
     root.add(PciDevice::new(Box::new(image), host.clone()).expect("eventfds")).expect("a slot");
     root.add(PciDevice::new(Box::new(rng::Rng), host.clone()).expect("eventfds")).expect("a slot");

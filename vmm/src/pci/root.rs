@@ -170,6 +170,13 @@ impl Root {
         self.fabric.functions().iter().for_each(|function| function.retry());
     }
 
+    /// vCPUs run, or none does.
+    pub fn set_running(&self, runs: bool) {
+        for function in self.fabric.functions() {
+            function.set_running(runs);
+        }
+    }
+
     /// Continues after [`Self::pause`].
     pub fn resume(&self) {
         for function in self.fabric.functions() {

@@ -36,6 +36,9 @@ pub(crate) fn describe(config: &VmConfig) -> Description {
     for model in &config.panic_devices {
         add("pvpanic", model.to_string());
     }
+    if config.watchdog.is_some() {
+        add("watchdog", "i6300esb".to_owned());
+    }
     if let Some(graphics) = &config.graphics {
         add("display adapter", format!("{:?}", graphics.adapter));
     }

@@ -47,8 +47,8 @@ sections! {
         Qemu "domain.devices.useVirtioTransitional", "";
         Both "domain.devices.video.type", "`vga`, `bochs` and `virtio`; `cirrus` and `ramfb` are on `qemu`";
         Refused "domain.devices.watchdog.diag288.action", "a watchdog of s390x alone";
-        Qemu "domain.devices.watchdog.i6300esb.action", "";
-        Qemu "domain.devices.watchdog.name", "";
+        Both "domain.devices.watchdog.i6300esb.action", "";
+        Both "domain.devices.watchdog.name", "";
     }
     "Disks" {
         Qemu "domain.devices.disks[].blockSize.custom.discardGranularity", "";

@@ -404,6 +404,7 @@ impl QemuVm {
                 self.disk_failed(ctx, (node, failure), action).await;
             }
             QmpEvent::Panicked { info } => warn!(info, "the guest's kernel panicked"),
+            QmpEvent::Watchdog { action } => warn!(action, "the guest's watchdog expired"),
             QmpEvent::Shutdown { reason } => info!(reason, "QEMU shuts down"),
             QmpEvent::Port { id, open } => {
                 if let Some(agent) = self.agent.as_ref().filter(|_| id == AGENT) {

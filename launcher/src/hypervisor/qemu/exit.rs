@@ -14,6 +14,8 @@ pub(super) struct ExitReason {
     pub shutdown: Option<String>,
     /// The panic information of the guest's kernel.
     pub panicked: Option<String>,
+    /// The guest's watchdog expired, at which QEMU ends.
+    pub watchdog: bool,
     /// How a process beside it ended, which it cannot do without.
     pub beside: Option<String>,
 }
@@ -27,6 +29,7 @@ impl ExitReason {
                 self.shutdown.get_or_insert_with(|| reason.clone());
             }
             Event::Panicked { info } => self.panicked = Some(info.clone()),
+            Event::Watchdog { action } => self.watchdog = action == "poweroff",
             Event::Reset { .. }
             | Event::Stop
             | Event::Resume
@@ -42,6 +45,9 @@ impl ExitReason {
     pub(super) fn to_end(&self, status: Option<ExitStatus>, stderr: &str) -> End {
         if let Some(info) = &self.panicked {
             return End::Crashed(format!("the guest's kernel panicked {info}").trim_end().to_owned());
+        }
+        if self.watchdog {
+            return End::Crashed("the guest's watchdog expired".to_owned());
         }
         match self.shutdown.as_deref() {
             Some("guest-shutdown") => End::PoweredOff,
@@ -88,7 +94,7 @@ mod tests {
 
     fn exit(killed: bool, shutdown: Option<&str>, panicked: Option<&str>) -> ExitReason {
         let (shutdown, panicked) = (shutdown.map(str::to_owned), panicked.map(str::to_owned));
-        ExitReason { killed, shutdown, panicked, beside: None }
+        ExitReason { killed, shutdown, panicked, ..ExitReason::default() }
     }
 
     #[test]
@@ -104,6 +110,12 @@ mod tests {
         ];
         for (exit, end) in table {
             assert_eq!(exit.to_end(Some(ExitStatus::from_raw(9)), "noise"), end, "{exit:?}");
+        }
+        for (action, crashed) in [("poweroff", true), ("shutdown", false)] {
+            let mut exit = exit(false, None, None);
+            exit.record(&Event::Watchdog { action: action.into() });
+            let end = exit.to_end(Some(ExitStatus::from_raw(0)), "");
+            assert_eq!(matches!(end, End::Crashed(_)), crashed, "{action}: {end:?}");
         }
         let table = [
             (exit(false, None, None), "was killed by signal 9"),

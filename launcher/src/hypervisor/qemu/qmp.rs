@@ -24,6 +24,8 @@ pub(super) enum Event {
     Reset { by_guest: bool },
     /// The guest's kernel reported a panic.
     Panicked { info: String },
+    /// The guest's watchdog expired, with this action.
+    Watchdog { action: String },
     /// CPUs stopped.
     Stop,
     /// vCPUs resumed.
@@ -115,6 +117,7 @@ fn event_of(name: &str, value: &Value) -> Event {
             let info = value.pointer("/data/info").map(Value::to_string);
             Event::Panicked { info: info.unwrap_or_default() }
         }
+        "WATCHDOG" => Event::Watchdog { action: text(value, "/data/action") },
         "STOP" => Event::Stop,
         "RESUME" => Event::Resume,
         "BLOCK_IO_ERROR" => Event::DiskError {
@@ -167,6 +170,10 @@ mod tests {
             (
                 r#"{"event": "GUEST_PANICKED", "data": {"action": "shutdown"}}"#,
                 Message::Event(Event::Panicked { info: String::new() }),
+            ),
+            (
+                r#"{"event": "WATCHDOG", "data": {"action": "poweroff"}}"#,
+                Message::Event(Event::Watchdog { action: "poweroff".into() }),
             ),
             (r#"{"event": "STOP"}"#, Message::Event(Event::Stop)),
             (r#"{"event": "RESUME"}"#, Message::Event(Event::Resume)),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmconfig::{
     CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, PanicModel, ParseMacError, UnknownName,
+    WatchdogAction,
 };
 use vireo_vmm::config::{Adapter, Attachment, Input, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
@@ -37,6 +38,7 @@ pub(crate) struct Args {
     pub(crate) inputs: Vec<Input>,
     pub(crate) balloon: bool,
     pub(crate) panic: Vec<PanicModel>,
+    pub(crate) watchdog: Option<WatchdogAction>,
     pub(crate) kvm: Option<RawFd>,
     /// Where the VM is saved on request.
     pub(crate) save: Option<PathBuf>,
@@ -128,7 +130,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
-    let (mut vnc, mut video, mut kvm) = (None, None, None);
+    let (mut vnc, mut video, mut kvm, mut watchdog) = (None, None, None, None);
     let (mut save, mut load, mut balloon) = (None, None, false);
     let (mut disks, mut nets, mut inputs, mut panic) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
@@ -158,6 +160,10 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Arg::Long("kvm-fd") => once(&mut kvm, "--kvm-fd", parser.value()?.parse()?)?,
             Arg::Long("balloon") => balloon = true,
             Arg::Long("panic") => panic.push(named("--panic", &parser.value()?.string()?)?),
+            Arg::Long("watchdog") => {
+                let action = named("--watchdog", &parser.value()?.string()?)?;
+                once(&mut watchdog, "--watchdog", action)?;
+            }
             Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
             Arg::Long("load") => once(&mut load, "--load", PathBuf::from(parser.value()?))?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
@@ -184,6 +190,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         inputs,
         balloon,
         panic,
+        watchdog,
         kvm,
         save,
         load,

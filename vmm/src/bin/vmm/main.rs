@@ -108,6 +108,11 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
                 eprintln!("vmm: the guest crashed: its kernel panicked");
                 break CRASHED;
             }
+            Exit::WatchdogExpired => {
+                console.close();
+                eprintln!("vmm: the guest's watchdog expired");
+                break CRASHED;
+            }
             Exit::Killed => break why_killed(&console),
             Exit::Failed(error) => return Err(error.into()),
         }

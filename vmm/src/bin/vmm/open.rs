@@ -9,6 +9,7 @@ use rustix::fs::FlockOperation;
 use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
     Balloon, Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
+    Watchdog,
 };
 use vireo_vmm::sys::{tap, vhost};
 
@@ -64,6 +65,7 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
         .with_rng(true)
         .with_balloon(args.balloon.then(Balloon::default))
         .with_panic_devices(args.panic.clone())
+        .with_watchdog(args.watchdog.map(Watchdog::new))
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
     Ok(config.with_devices(disks, nets)?)

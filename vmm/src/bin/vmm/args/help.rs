@@ -34,6 +34,8 @@ Usage: vmm --kernel FILE [OPTION]...
   --balloon                        a memory balloon: the host gets memory back that the guest does not use
   --panic MODEL                    a pvpanic device, by which the guest reports that its kernel panicked: isa or
                                    pvpanic (on PCI); may be given several times
+  --watchdog ACTION                a watchdog (i6300esb), which does reset, poweroff or shutdown when the guest does
+                                   not answer it
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --save DIR                       where the VM is saved by Ctrl+^ s or SIGUSR2, which then ends this program. The
                                    directory is created. Disks are not part of it: they have to stay as they are
@@ -50,7 +52,8 @@ Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (defau
 Exit status:
   0  the guest powered off
   1  an error, or a signal
-  3  the guest crashed: a vCPU triple-faulted, or its kernel panicked and has a pvpanic device
+  3  the guest crashed: a vCPU triple-faulted, its kernel panicked and has a pvpanic device, or its watchdog
+     expired, whose action is poweroff
   4  the guest is in a reset loop: it resets itself again and again, and shows nothing new
   5  left with Ctrl+]
   6  the VM was saved

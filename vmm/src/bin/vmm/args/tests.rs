@@ -42,6 +42,7 @@ fn every_flag_is_parsed() {
     assert_eq!(run("--kernel k --vnc unix:v --video virtio").video, Adapter::Virtio);
     assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
     assert_eq!(run("--kernel k").inputs, []);
+    assert_eq!(run("--kernel k --watchdog shutdown").watchdog, Some(WatchdogAction::Shutdown));
     assert_eq!(run("--kernel k --panic isa --panic pvpanic").panic, PanicModel::ALL);
 }
 
@@ -77,6 +78,8 @@ fn mistakes_name_the_option() {
         ("--kernel k --serial tty", "--serial"),
         ("--kernel k --input mouse", "mouse"),
         ("--kernel k --panic hyperv", "hyperv"),
+        ("--kernel k --watchdog bark", "bark"),
+        ("--kernel k --watchdog reset --watchdog reset", "--watchdog"),
         ("--kernel k --vnc unix:v --video vga", "vga"),
         ("--kernel k --video virtio", "--vnc"),
         ("--kernel k --vnc 0.0.0.0:5900", "--vnc"),
