@@ -8,7 +8,7 @@ use vireo_vmconfig::{
 };
 use vireo_vmm::config::{
     Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot,
-    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig, Watchdog,
+    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
 };
 
 use crate::agent::{self, AgentPort};
@@ -44,6 +44,9 @@ enum PlanError {
         /// The manifest's field.
         field: String,
     },
+    /// Not a guest's context ID.
+    #[error("the monitor has no such socket device")]
+    Vsock(#[from] VsockError),
     /// More than there are slots for.
     #[error("too many devices for the monitor")]
     TooManyDevices(#[from] TooManyDevices),
@@ -55,7 +58,7 @@ impl PlanError {
             Self::Memory(_) => &fields.memory,
             Self::NothingToStart => &fields.firmware,
             Self::Disk { field, .. } | Self::EmptyDrive { field, .. } => field,
-            Self::TooManyDevices(_) => &fields.devices,
+            Self::TooManyDevices(_) | Self::Vsock(_) => &fields.devices,
         };
         fault_at(Code::Unsupported, field, chain(self))
     }
@@ -92,6 +95,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_balloon(launch.memory_balloon.then(Balloon::default))
         .with_panic_devices(panic_devices(launch))
         .with_watchdog(watchdog(launch))
+        .with_vsock(host.vsock.map(|vsock| Vsock::new(vsock.device, vsock.cid)).transpose()?)
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))

@@ -10,6 +10,7 @@ use crate::SOON;
 use crate::scenarios::node::{host_for_a_node_with, manifest};
 use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
+const DRIVER: &str = "modprobe vmw_vsock_virtio_transport";
 const BOOT: Duration = Duration::from_secs(240);
 
 fn vmi(host: &Host, name: &str) -> String {
@@ -25,8 +26,10 @@ fn nested_guests_and_host_talk_by_vsock() {
         let host = host_for_a_node_with(scratch.path(), &[program])?;
         Ok(host.file(vireo).file("/usr/bin/kubectl").file(program))
     };
-    // QEMU alone has the device.
-    scenario::run("VSOCK under vireo", host, |host, _: Monitor| talk(host));
+    scenario::run("VSOCK under vireo", host, |host, monitor| match monitor {
+        Monitor::Vmm => talk(host, "auto", "native"),
+        Monitor::Qemu => talk(host, "qemu", "qemu"),
+    });
 }
 
 fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<(Guest<'h>, u64), HostError> {
@@ -34,16 +37,32 @@ fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<(G
     standalone.kubectl(&format!("wait --for=condition=Ready --timeout=120s vmi/{name}"), None)?.ok();
     let mut guest = standalone.console(name)?;
     guest.ready()?;
-    guest.run("modprobe vmw_vsock_virtio_transport", SOON)?;
+    guest.run(DRIVER, SOON)?;
     let cid = standalone.json(&format!("get vmi {name}"))?["status"]["VSOCKCID"].as_u64().unwrap_or_default();
     assert!(cid >= 3, "{cid}");
     Ok((guest, cid))
 }
 
-fn talk(host: &Host) -> Result<(), HostError> {
+fn listen(guest: &mut Guest<'_>, port: u32) -> Result<(), HostError> {
+    let line =
+        format!("vsock listen {port} >/tmp/log & until grep -q listening /tmp/log; do sleep 0.1; done");
+    guest.run(&line, SOON).map(drop)
+}
+
+/// The host says something to a guest that listens.
+fn answers(host: &Host, cid: u64, port: u32) -> Result<(), HostError> {
+    let send = ["send", &cid.to_string(), &port.to_string(), "hi"];
+    let answer = host.command(&host.input("vsock")).args(send).run()?;
+    assert_eq!(answer.ok().trim(), "HI");
+    Ok(())
+}
+
+fn talk(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostError> {
     host.shell("modprobe vhost_vsock").run()?.ok();
-    let standalone = Standalone::start(host)?;
+    let standalone = Standalone::start_on(host, chosen)?;
     let (mut one, first) = starts(&standalone, host, "one")?;
+    let status = standalone.json("get vmi one")?["status"].to_string();
+    assert!(status.contains(&format!("\"{runs}\"")), "not on {runs}: {status}");
     let (mut two, second) = starts(&standalone, host, "two")?;
     assert_ne!(first, second, "each guest has an ID of its own");
 
@@ -54,17 +73,24 @@ fn talk(host: &Host) -> Result<(), HostError> {
     assert_eq!(two.run("vsock send 2 7000 from-two", SOON)?.trim(), "FROM-TWO");
 
     for (guest, cid, port) in [(&mut one, first, 7001), (&mut two, second, 7002)] {
-        guest.run(
-            &format!("vsock listen {port} >/tmp/log & until grep -q listening /tmp/log; do sleep 0.1; done"),
-            SOON,
-        )?;
-        let answer =
-            host.command(&program).args(["send", &cid.to_string(), &port.to_string(), "hi"]).run()?;
-        assert_eq!(answer.ok().trim(), "HI");
+        listen(guest, port)?;
+        answers(host, cid, port)?;
     }
     // What one guest listens at is not the other's.
     let refused = host.command(&program).args(["send", &second.to_string(), "7001", "hi"]).run()?;
     assert!(refused.stderr.contains("vsock: "), "{}", refused.stderr);
+    // Neither a pause nor a reset takes the device from its guest.
+    for command in ["pause", "unpause"] {
+        standalone.virtctl(&format!("{command} vmi one"))?.ok();
+    }
+    answers(host, first, 7001)?;
+    assert_eq!(one.run("vsock send 2 7000 after-a-pause", SOON)?.trim(), "AFTER-A-PAUSE");
+    standalone.virtctl("reset vmi one")?.ok();
+    one.ready()?;
+    one.run(DRIVER, SOON)?;
+    assert_eq!(one.run("vsock send 2 7000 after-a-reset", SOON)?.trim(), "AFTER-A-RESET");
+    listen(&mut one, 7003)?;
+    answers(host, first, 7003)?;
     server.signal(15)?;
     server.wait(SOON)?;
     standalone.kubectl("delete vmi one two --timeout=90s", None)?.ok();

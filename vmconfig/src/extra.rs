@@ -71,7 +71,7 @@ impl ExtraDevice {
     /// Whether the hypervisor native has it, or lacks what is to be absent.
     pub const fn is_native(self) -> bool {
         match self {
-            Self::Panic(_) | Self::Watchdog(_) => true,
+            Self::Panic(_) | Self::Vsock | Self::Watchdog(_) => true,
             Self::Platform(feature) => feature.is_absence(),
             Self::Host(_)
             | Self::Hpet
@@ -79,8 +79,7 @@ impl ExtraDevice {
             | Self::Smm
             | Self::Sound(_)
             | Self::Tpm
-            | Self::UsbTablet
-            | Self::Vsock => false,
+            | Self::UsbTablet => false,
         }
     }
 

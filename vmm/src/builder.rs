@@ -252,6 +252,10 @@ fn pci_devices(
         let watchdog = watchdog.map_err(device("watchdog"))?;
         assembly.pci.add(Arc::new(watchdog)).map_err(pci("watchdog"))?;
     }
+    if let Some(vsock) = &config.vsock {
+        let vsock = virtio::vsock::Vsock::new(vsock).map_err(device("socket device"))?;
+        add("socket device", Box::new(vsock))?;
+    }
     Ok(boot_order)
 }
 

@@ -18,6 +18,7 @@ mod port;
 mod stall;
 mod threads;
 mod vm;
+mod vsock;
 mod watchdog;
 
 pub(crate) use balloon::BALLOON_PAGE;
@@ -36,4 +37,5 @@ pub(crate) use stall::{Answer, Holding, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
 pub use threads::{ThreadHook, ThreadKind};
 pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};
+pub use vsock::{Vsock, VsockError};
 pub use watchdog::Watchdog;

@@ -14,6 +14,7 @@ pub mod console;
 mod device;
 pub mod gpu;
 pub mod input;
+mod kernel_rings;
 pub mod net;
 mod notifier;
 pub mod port;
@@ -24,6 +25,7 @@ mod signals;
 #[cfg(test)]
 mod testing;
 mod transport;
+pub mod vsock;
 mod worker;
 mod workers;
 

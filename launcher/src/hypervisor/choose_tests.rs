@@ -280,11 +280,12 @@ fn a_balloon_forces_no_hypervisor() {
 }
 
 #[test]
-fn native_has_devices_by_which_a_guest_is_watched() {
+fn native_has_what_watches_a_guest_and_what_it_talks_by() {
     let devices = [
         ExtraDevice::Panic(PanicModel::Isa),
         ExtraDevice::Panic(PanicModel::Pci),
         ExtraDevice::Watchdog(WatchdogAction::Reset),
+        ExtraDevice::Vsock,
     ];
     for device in devices {
         let choice = choose(&with_platform(device), &probe(KvmState::Usable, true)).unwrap();

@@ -185,6 +185,7 @@ pub(super) const ALLOWED: &[Line] = &[
     ioctl(&[request(VHOST, 0x21)], Monitor, "VHOST_SET_VRING_CALL"),
     ioctl(&[request(VHOST, 0x22)], Monitor, "VHOST_SET_VRING_ERR"),
     ioctl(&[request(VHOST, 0x30)], Monitor, "VHOST_NET_SET_BACKEND"),
+    ioctl(&[request(VHOST, 0x61)], Monitor, "VHOST_VSOCK_SET_RUNNING"),
     ioctl(&[request(BLOCK, 114)], Every, "BLKGETSIZE64"),
     ioctl(&[request(BLOCK, 104)], Every, "BLKSSZGET"),
 ];

@@ -4,7 +4,7 @@ use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
 
 use super::{
     Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port,
-    ThreadHook, Watchdog,
+    ThreadHook, Vsock, Watchdog,
 };
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
@@ -27,6 +27,7 @@ pub struct VmConfig {
     pub(crate) balloon: Option<Balloon>,
     pub(crate) panic_devices: Vec<PanicModel>,
     pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) vsock: Option<Vsock>,
     pub(crate) virtio_console: bool,
     pub(crate) port: Option<Port>,
     pub(crate) graphics: Option<Graphics>,
@@ -72,6 +73,7 @@ impl VmConfig {
             balloon: None,
             panic_devices: Vec::new(),
             watchdog: None,
+            vsock: None,
             virtio_console: false,
             port: None,
             graphics: None,
@@ -97,6 +99,7 @@ impl VmConfig {
             self.port.is_some(),
             self.graphics.is_some(),
             self.watchdog.is_some(),
+            self.vsock.is_some(),
             scsi > 0,
         ]
         .map(usize::from);
@@ -161,6 +164,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_watchdog(mut self, watchdog: Option<Watchdog>) -> Self {
         self.watchdog = watchdog;
+        self
+    }
+
+    /// Adds a socket device.
+    #[must_use]
+    pub fn with_vsock(mut self, vsock: Option<Vsock>) -> Self {
+        self.vsock = vsock;
         self
     }
 

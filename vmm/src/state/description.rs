@@ -39,6 +39,9 @@ pub(crate) fn describe(config: &VmConfig) -> Description {
     if config.watchdog.is_some() {
         add("watchdog", "i6300esb".to_owned());
     }
+    if let Some(vsock) = &config.vsock {
+        add("socket device", format!("context ID {}", vsock.cid()));
+    }
     if let Some(graphics) = &config.graphics {
         add("display adapter", format!("{:?}", graphics.adapter));
     }

@@ -1,4 +1,4 @@
-//! vhost-net: the kernel moves the queues of a NIC (linux/vhost.h). And what guests on QEMU need of vhost-vsock.
+//! vhost: the kernel moves the queues of a NIC, or of a socket device (linux/vhost.h).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -73,6 +73,7 @@ ioctl_iow_nr!(SET_VRING_CALL, VHOST, 0x21, RingFile);
 ioctl_iow_nr!(SET_VRING_ERR, VHOST, 0x22, RingFile);
 ioctl_iow_nr!(NET_SET_BACKEND, VHOST, 0x30, RingFile);
 ioctl_iow_nr!(VSOCK_SET_GUEST_CID, VHOST, 0x60, u64);
+ioctl_iow_nr!(VSOCK_SET_RUNNING, VHOST, 0x61, libc::c_int);
 
 /// A ring, with addresses in this process.
 #[derive(Clone, Copy, Debug)]
@@ -120,12 +121,12 @@ pub fn set_guest_cid(device: &OwnedFd, cid: u32) -> io::Result<()> {
 }
 
 /// An open device of this process.
-pub(crate) struct VhostNet {
+pub(crate) struct Vhost {
     device: OwnedFd,
     features: u64,
 }
 
-impl VhostNet {
+impl Vhost {
     /// Makes an open device this process's.
     pub(crate) fn new(device: OwnedFd) -> io::Result<Self> {
         #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
@@ -194,8 +195,16 @@ impl VhostNet {
     }
 
     /// Serves ring `index` with the queue of a tap, or no longer: then nothing of the ring is in use when this returns.
-    pub(crate) fn set_backend(&self, index: u32, tap: Option<&dyn AsRawFd>) -> io::Result<()> {
+    pub(crate) fn set_tap(&self, index: u32, tap: Option<&dyn AsRawFd>) -> io::Result<()> {
         self.set_file(NET_SET_BACKEND(), index, tap)
+    }
+
+    /// Serves the rings of a socket device, or no longer: then nothing of them is in use when this returns.
+    pub(crate) fn set_vsock_running(&self, runs: bool) -> io::Result<()> {
+        let runs = libc::c_int::from(runs);
+        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
+        // SAFETY: VHOST_VSOCK_SET_RUNNING reads one int.
+        check(unsafe { ioctl_with_ref(&self.device, VSOCK_SET_RUNNING(), &runs) })
     }
 
     /// The position of a ring that is served no longer.
@@ -246,5 +255,6 @@ mod tests {
         assert_eq!(GET_VRING_BASE(), 0xc008_af12);
         assert_eq!(NET_SET_BACKEND(), 0x4008_af30);
         assert_eq!(VSOCK_SET_GUEST_CID(), 0x4008_af60);
+        assert_eq!(VSOCK_SET_RUNNING(), 0x4004_af61);
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum DeviceState {
     None,
     /// Lives with the device, and is loaded before its lanes are activated.
     Section(SharedSection),
+    /// There is some, and no code to save it.
+    Unsavable,
 }
 
 impl fmt::Debug for DeviceState {
@@ -40,6 +42,7 @@ impl fmt::Debug for DeviceState {
         f.write_str(match self {
             Self::None => "None",
             Self::Section(_) => "Section",
+            Self::Unsavable => "Unsavable",
         })
     }
 }

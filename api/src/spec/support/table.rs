@@ -28,7 +28,7 @@ sections! {
         Both "domain.devices.autoattachMemBalloon", "";
         Both "domain.devices.autoattachPodInterface", "";
         Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
-        Qemu "domain.devices.autoattachVSOCK", "needs vhost-vsock on the node";
+        Both "domain.devices.autoattachVSOCK", "needs vhost-vsock on the node";
         Qemu "domain.devices.blockMultiQueue", "";
         Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
         Both "domain.devices.disableHotplug", "";

@@ -14,7 +14,7 @@ use vireo_vmm::config::{Adapter, Attachment, Input, MemorySize, MemorySizeError}
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
-use value::{adapter, cdrom, disk, input, named, net, serial_arg};
+use value::{adapter, cdrom, context_id, disk, input, named, net, serial_arg};
 
 /// What is to be done.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub(crate) struct Args {
     pub(crate) balloon: bool,
     pub(crate) panic: Vec<PanicModel>,
     pub(crate) watchdog: Option<WatchdogAction>,
+    /// The context ID of its socket device.
+    pub(crate) vsock: Option<u32>,
     pub(crate) kvm: Option<RawFd>,
     /// Where the VM is saved on request.
     pub(crate) save: Option<PathBuf>,
@@ -113,6 +115,8 @@ pub(crate) enum ArgsError {
     VideoAlone,
     #[error("--input {0:?}: write tablet or keyboard")]
     Input(String),
+    #[error("--vsock: cid: unsupported value {0:?}: supported values: 3 to 4294967294")]
+    Cid(String),
     #[error("{option}: unsupported value {value:?}")]
     Name {
         option: &'static str,
@@ -130,7 +134,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
-    let (mut vnc, mut video, mut kvm, mut watchdog) = (None, None, None, None);
+    let (mut vnc, mut video, mut kvm, mut watchdog, mut vsock) = (None, None, None, None, None);
     let (mut save, mut load, mut balloon) = (None, None, false);
     let (mut disks, mut nets, mut inputs, mut panic) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
@@ -164,6 +168,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 let action = named("--watchdog", &parser.value()?.string()?)?;
                 once(&mut watchdog, "--watchdog", action)?;
             }
+            Arg::Long("vsock") => once(&mut vsock, "--vsock", context_id(&parser.value()?.string()?)?)?,
             Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
             Arg::Long("load") => once(&mut load, "--load", PathBuf::from(parser.value()?))?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
@@ -191,6 +196,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         balloon,
         panic,
         watchdog,
+        vsock,
         kvm,
         save,
         load,

@@ -9,7 +9,7 @@ use rustix::fs::FlockOperation;
 use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
     Balloon, Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
-    Watchdog,
+    Vsock, VsockError, Watchdog,
 };
 use vireo_vmm::sys::{tap, vhost};
 
@@ -35,6 +35,16 @@ pub(crate) enum OpenError {
     },
     #[error("--net: vhost: cannot open /dev/vhost-net: load the module vhost_net")]
     Vhost(#[source] io::Error),
+    #[error("--vsock: cannot open /dev/vhost-vsock: load the module vhost_vsock")]
+    Vsock(#[source] io::Error),
+    #[error("--vsock: cid={cid}")]
+    Cid {
+        cid: u32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("--vsock")]
+    VsockConfig(#[from] VsockError),
     #[error("--kvm-fd {fd}")]
     Kvm {
         fd: RawFd,
@@ -66,9 +76,16 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
         .with_balloon(args.balloon.then(Balloon::default))
         .with_panic_devices(args.panic.clone())
         .with_watchdog(args.watchdog.map(Watchdog::new))
+        .with_vsock(args.vsock.map(vsock).transpose()?)
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
     Ok(config.with_devices(disks, nets)?)
+}
+
+fn vsock(cid: u32) -> Result<Vsock, OpenError> {
+    let device = vhost::open_vsock().map_err(OpenError::Vsock)?;
+    vhost::set_guest_cid(&device, cid).map_err(|source| OpenError::Cid { cid, source })?;
+    Ok(Vsock::new(device, cid)?)
 }
 
 /// A descriptor of the process that started this one.

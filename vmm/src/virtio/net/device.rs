@@ -13,7 +13,7 @@ use super::transmit::Transmit;
 
 use crate::config::Net;
 use crate::sys::tap;
-use crate::sys::vhost::VhostNet;
+use crate::sys::vhost::Vhost;
 
 /// Section 5.
 const DEVICE_ID: u16 = 1;
@@ -29,7 +29,7 @@ pub struct NetDevice {
     mtu: Option<u16>,
     config: Arc<NetConfig>,
     /// One for each queue pair, or none.
-    offloads: Vec<VhostNet>,
+    offloads: Vec<Vhost>,
 }
 
 /// Why a NIC cannot be made.
@@ -66,9 +66,9 @@ impl NetDevice {
 }
 
 /// What moves the queues in our place.
-fn offloads(net: &Net) -> io::Result<Vec<VhostNet>> {
+fn offloads(net: &Net) -> io::Result<Vec<Vhost>> {
     let devices = net.offloads().iter().map(|device| {
-        let vhost = VhostNet::new(device.try_clone()?)?;
+        let vhost = Vhost::new(device.try_clone()?)?;
         let complete = vhost.features(RING_FEATURES) == RING_FEATURES;
         complete.then_some(vhost).ok_or_else(|| io::Error::other("it does not support the rings' features"))
     });

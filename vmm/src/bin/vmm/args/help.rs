@@ -36,6 +36,8 @@ Usage: vmm --kernel FILE [OPTION]...
                                    pvpanic (on PCI); may be given several times
   --watchdog ACTION                a watchdog (i6300esb), which does reset, poweroff or shutdown when the guest does
                                    not answer it
+  --vsock cid=N                    a socket device with a context ID from 3, which no other guest of the host has;
+                                   vhost-vsock, a module of the host's kernel, serves it
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --save DIR                       where the VM is saved by Ctrl+^ s or SIGUSR2, which then ends this program. The
                                    directory is created. Disks are not part of it: they have to stay as they are

@@ -43,6 +43,7 @@ fn every_flag_is_parsed() {
     assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
     assert_eq!(run("--kernel k").inputs, []);
     assert_eq!(run("--kernel k --watchdog shutdown").watchdog, Some(WatchdogAction::Shutdown));
+    assert_eq!(run("--kernel k --vsock cid=77").vsock, Some(77));
     assert_eq!(run("--kernel k --panic isa --panic pvpanic").panic, PanicModel::ALL);
 }
 
@@ -78,6 +79,8 @@ fn mistakes_name_the_option() {
         ("--kernel k --serial tty", "--serial"),
         ("--kernel k --input mouse", "mouse"),
         ("--kernel k --panic hyperv", "hyperv"),
+        ("--kernel k --vsock cid=2", "4294967294"),
+        ("--kernel k --vsock id=3", "cid"),
         ("--kernel k --watchdog bark", "bark"),
         ("--kernel k --watchdog reset --watchdog reset", "--watchdog"),
         ("--kernel k --vnc unix:v --video vga", "vga"),

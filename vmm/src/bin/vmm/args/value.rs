@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
-use vireo_vmm::config::{Adapter, Attachment, Input};
+use vireo_vmm::config::{Adapter, Attachment, Input, Vsock};
 
 use super::{ArgsError, DiskArg, NetArg, SerialArg, once};
 
@@ -80,6 +80,20 @@ pub(super) fn input(text: &str) -> Result<Input, ArgsError> {
         "keyboard" => Ok(Input::Keyboard),
         _ => Err(ArgsError::Input(text.to_owned())),
     }
+}
+
+pub(super) fn context_id(text: &str) -> Result<u32, ArgsError> {
+    let mut cid = None;
+    for (key, value) in pairs(text) {
+        match key {
+            "cid" => {
+                let number = value.parse().ok().filter(|cid| Vsock::CIDS.contains(cid));
+                once(&mut cid, "--vsock: cid", number.ok_or_else(|| ArgsError::Cid(value.to_owned()))?)?;
+            }
+            _ => return Err(unknown("--vsock", key, "cid")),
+        }
+    }
+    cid.ok_or(ArgsError::MissingKey { option: "--vsock", key: "cid" })
 }
 
 /// A value that has a name in manifests.
