@@ -5,6 +5,7 @@ mod live;
 mod support;
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path};
 
 use vireo_api::spec::{
     Cause, Field, MilliCpus, PermittedHostDevices, is_cpu_model, is_dns_subdomain, is_machine_type,
@@ -38,6 +39,14 @@ const BINDINGS: [&str; 2] = [BRIDGE, MASQUERADE];
 /// When images may be pulled.
 pub(crate) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
+/// The longest SELinux type.
+const MAX_SELINUX_TYPE: usize = 255;
+
+/// Whether a path leads to something below the directory that it is relative to.
+fn is_below(path: &str) -> bool {
+    Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
 /// What is configured for all VMIs of a cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterConfig {
@@ -55,6 +64,10 @@ pub struct ClusterConfig {
     pub image_pull_policy: String,
     /// The RuntimeClass of launcher Pods.
     pub runtime_class: Option<String>,
+    /// The SELinux type of launcher Pods. Absent for that of the container runtime.
+    pub selinux_type: Option<String>,
+    /// The seccomp profile of launcher Pods, by its path on nodes. Absent for that of the container runtime.
+    pub seccomp_profile: Option<String>,
     /// The StorageClass of the claims with the state of VMs beside their disks. Absent for the default one.
     pub state_storage_class: Option<String>,
     /// By what the memory beside the guest is multiplied.
@@ -91,6 +104,8 @@ impl Default for ClusterConfig {
             eviction_strategy: "None".to_owned(),
             image_pull_policy: "IfNotPresent".to_owned(),
             runtime_class: None,
+            selinux_type: None,
+            seccomp_profile: None,
             state_storage_class: None,
             overhead_ratio: 1.0,
             cpu_allocation_ratio: 10,
@@ -183,6 +198,7 @@ impl ClusterConfig {
             name if is_dns_subdomain(name) => config.runtime_class = Some(name.to_owned()),
             name => found.invalid(&at.at("defaultRuntimeClass"), name, "must be the name of a RuntimeClass"),
         }
+        config.read_confinement(given, &at, &mut found);
         match given.vm_state_storage_class.as_str() {
             "" => {}
             name if is_dns_subdomain(name) => config.state_storage_class = Some(name.to_owned()),
@@ -209,6 +225,37 @@ impl ClusterConfig {
             config.read_developer(developer, &at.at("developerConfiguration"), &mut found);
         }
         (config, found.0)
+    }
+
+    fn read_confinement(&mut self, given: &KubeVirtConfiguration, at: &Field, found: &mut Findings) {
+        let is_type = |name: &str| {
+            let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+            name.len() <= MAX_SELINUX_TYPE && name.bytes().all(is_known)
+        };
+        match given.selinux_launcher_type.as_str() {
+            "" => {}
+            name if is_type(name) => self.selinux_type = Some(name.to_owned()),
+            name => {
+                let why = "must be a type of at most 255 letters, digits, '_', '.' and '-'";
+                found.invalid(&at.at("selinuxLauncherType"), name, why);
+            }
+        }
+        let profile = given.seccomp_configuration.as_ref();
+        let profile = profile.and_then(|given| given.virtual_machine_instance_profile.as_ref());
+        let Some(custom) = profile.and_then(|profile| profile.custom_profile.as_ref()) else { return };
+        let field = at.at("seccompConfiguration").at("virtualMachineInstanceProfile").at("customProfile");
+        match (custom.localhost_profile.as_deref(), custom.runtime_default_profile) {
+            (None | Some(""), _) => {}
+            (Some(path), true) => {
+                let why = "must not be set with runtimeDefaultProfile";
+                found.invalid(&field.at("localhostProfile"), path, why);
+            }
+            (Some(path), false) if is_below(path) => self.seccomp_profile = Some(path.to_owned()),
+            (Some(path), false) => {
+                let why = "must be a relative path without '..'";
+                found.invalid(&field.at("localhostProfile"), path, why);
+            }
+        }
     }
 
     fn read_machine(&mut self, given: &KubeVirtConfiguration, at: &Field, found: &mut Findings) {

@@ -83,6 +83,10 @@ shapes! {
         pub image_pull_policy: String,
         /// RuntimeClass of launcher pods.
         pub default_runtime_class: String,
+        /// SELinux type of launcher pods. Defaults to that of the container runtime.
+        pub selinux_launcher_type: String,
+        /// Seccomp profile of launcher pods.
+        pub seccomp_configuration: Option<SeccompConfiguration>,
         /// StorageClass of the claims with the state of VMs beside their disks, such as persistent UEFI variables. Defaults
         /// to the default StorageClass.
         pub vm_state_storage_class: String,
@@ -102,6 +106,26 @@ shapes! {
         pub permitted_host_devices: PermittedHostDevices,
         /// Configuration for development and tests.
         pub developer_configuration: Option<DeveloperConfiguration>,
+    }
+
+    /// Seccomp profiles of pods.
+    pub struct SeccompConfiguration {
+        /// That of launcher pods.
+        pub virtual_machine_instance_profile: Option<VirtualMachineInstanceProfile>,
+    }
+
+    /// Seccomp profile of launcher pods.
+    pub struct VirtualMachineInstanceProfile {
+        /// A profile of the container runtime, or of nodes.
+        pub custom_profile: Option<CustomProfile>,
+    }
+
+    /// One of its fields is set.
+    pub struct CustomProfile {
+        /// Path of a profile on nodes, relative to the kubelet's directory of profiles.
+        pub localhost_profile: Option<String>,
+        /// The container runtime's default profile. This is also the default.
+        pub runtime_default_profile: bool,
     }
 
     /// What guests read about their system by SMBIOS.

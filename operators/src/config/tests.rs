@@ -13,6 +13,11 @@ fn config(set: impl FnOnce(&mut ClusterConfig)) -> ClusterConfig {
     config
 }
 
+/// A seccomp profile of launcher Pods.
+fn seccomp(profile: Value) -> Value {
+    json!({"seccompConfiguration": {"virtualMachineInstanceProfile": {"customProfile": profile}}})
+}
+
 #[test]
 fn every_setting_is_read() {
     let amd64 = |settings: Value| json!({"architectureConfiguration": {"amd64": settings}});
@@ -45,6 +50,12 @@ fn every_setting_is_read() {
         ),
         (json!({"imagePullPolicy": "Always"}), config(|one| one.image_pull_policy = "Always".to_owned())),
         (json!({"defaultRuntimeClass": "kata"}), config(|one| one.runtime_class = Some("kata".to_owned()))),
+        (json!({"selinuxLauncherType": "a.t"}), config(|one| one.selinux_type = Some("a.t".to_owned()))),
+        (
+            seccomp(json!({"localhostProfile": "vms/a.json"})),
+            config(|one| one.seccomp_profile = Some("vms/a.json".to_owned())),
+        ),
+        (seccomp(json!({"runtimeDefaultProfile": true})), config(|_| {})),
         (
             json!({"vmStateStorageClass": "fast"}),
             config(|one| one.state_storage_class = Some("fast".to_owned())),
@@ -134,6 +145,21 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
             json!({"defaultRuntimeClass": "Kata!"}),
             "defaultRuntimeClass",
             "Invalid value: \"Kata!\": must be the name of a RuntimeClass",
+        ),
+        (
+            json!({"selinuxLauncherType": "a:b"}),
+            "selinuxLauncherType",
+            "Invalid value: \"a:b\": must be a type of at most 255 letters, digits, '_', '.' and '-'",
+        ),
+        (
+            seccomp(json!({"localhostProfile": "../a"})),
+            "seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile",
+            "Invalid value: \"../a\": must be a relative path without '..'",
+        ),
+        (
+            seccomp(json!({"localhostProfile": "a", "runtimeDefaultProfile": true})),
+            "seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile",
+            "Invalid value: \"a\": must not be set with runtimeDefaultProfile",
         ),
         (
             json!({"vmStateStorageClass": "Fast!"}),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, Pod, PodDNSConfig, PodSpec, ResourceRequirements, SeccompProfile,
-    SecurityContext, Toleration, TopologySpreadConstraint,
+    Affinity, Capabilities, Container, Pod, PodDNSConfig, PodSpec, ResourceRequirements, SELinuxOptions,
+    SeccompProfile, SecurityContext, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -135,6 +135,7 @@ pub fn launcher_pod(
         spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET), config));
         super::images::add(spec, vmi, &launcher.image, config, images);
         super::projected::add(spec, vmi);
+        confine(spec, config);
         super::claims::add(&mut pod, vmi, claims);
         if has_dedicated_cpus(vmi) {
             guarantee(&mut pod);
@@ -146,6 +147,19 @@ pub fn launcher_pod(
 /// Whether an instance has CPUs of its node for itself.
 pub(super) fn has_dedicated_cpus(vmi: &VirtualMachineInstance) -> bool {
     vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true))
+}
+
+/// Sets the SELinux type and the seccomp profile that are configured, in place of the container runtime's.
+fn confine(spec: &mut PodSpec, config: &ClusterConfig) {
+    if let Some(name) = &config.selinux_type {
+        let options = SELinuxOptions { type_: Some(name.clone()), ..SELinuxOptions::default() };
+        spec.security_context.get_or_insert_default().se_linux_options = Some(options);
+    }
+    let Some(path) = &config.seccomp_profile else { return };
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        container.security_context.get_or_insert_default().seccomp_profile =
+            Some(SeccompProfile { type_: "Localhost".to_owned(), localhost_profile: Some(path.clone()) });
+    }
 }
 
 /// Has a Pod be of the QoS class Guaranteed, whose containers get CPUs for themselves: each requests what it is limited to.
@@ -305,6 +319,29 @@ mod tests {
         json!(
             launcher_pod(&vmi, &launcher, &config, None, &Claims::new(), ImageDelivery::Containers).unwrap()
         )
+    }
+
+    #[test]
+    fn the_confinement_of_all_containers_is_configured() {
+        let vmi = json!({"metadata": {"name": "demo"}, "spec": {
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {"logSerialConsole": true}},
+            "volumes": [{"name": "root", "containerDisk": {"image": "example.com/d:1"}}],
+        }});
+        let profiles = |pod: &Value| -> Vec<Value> {
+            let of = |kind: &str| pod["spec"][kind].as_array().cloned().unwrap_or_default();
+            let all = of("containers").into_iter().chain(of("initContainers"));
+            all.map(|one| one["securityContext"]["seccompProfile"].clone()).collect()
+        };
+        let pod = configured(json!({}), vmi.clone());
+        assert_eq!(pod["spec"].get("securityContext"), None);
+        let default = json!({"type": "RuntimeDefault"});
+        assert!(profiles(&pod).len() > 3 && profiles(&pod).iter().all(|profile| *profile == default));
+        let custom =
+            json!({"virtualMachineInstanceProfile": {"customProfile": {"localhostProfile": "vms.json"}}});
+        let pod = configured(json!({"selinuxLauncherType": "vm_t", "seccompConfiguration": custom}), vmi);
+        assert_eq!(pod["spec"]["securityContext"], json!({"seLinuxOptions": {"type": "vm_t"}}));
+        let local = json!({"type": "Localhost", "localhostProfile": "vms.json"});
+        assert!(profiles(&pod).len() > 3 && profiles(&pod).iter().all(|profile| *profile == local));
     }
 
     #[test]
