@@ -13,6 +13,8 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo_and_the_full_kern
 /// Of a guest that answers its watchdog every second.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(90);
+/// Four boots of guests, and what they wait for.
+const HOST: Duration = Duration::from_secs(600);
 
 #[test]
 fn nested_a_watchdog_acts_where_a_guest_hangs() {
@@ -20,7 +22,10 @@ fn nested_a_watchdog_acts_where_a_guest_hangs() {
     scenario::run(
         "watchdogs under vireo",
         // Only that kernel has the driver.
-        || Ok(host_with_vireo_and_the_full_kernel(scratch.path())?.file("/usr/bin/kubectl")),
+        || {
+            let host = host_with_vireo_and_the_full_kernel(scratch.path())?.file("/usr/bin/kubectl");
+            Ok(host.deadline(HOST))
+        },
         |host, monitor| match monitor {
             Monitor::Vmm => watched(host, "auto", "native"),
             Monitor::Qemu => watched(host, "qemu", "qemu"),
