@@ -8,6 +8,8 @@ use vireo_tests::{Host, HostError, scenario};
 use crate::{SOON, host_for_guests, power_off};
 
 const LONG: Duration = Duration::from_secs(60);
+/// The cache mode that the device has, by its configuration space.
+const CACHE: &str = "cat /sys/block/vda/cache_type";
 
 #[test]
 fn nested_a_file_survives_a_reboot() {
@@ -22,6 +24,10 @@ fn across_a_reboot(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     let mut guest = config.start(host, monitor)?;
     let first = guest.ready()?;
     assert_eq!(guest.run("cat /sys/block/vda/size", SOON)?.trim(), (96 * 2048).to_string(), "sectors");
+    // The driver switches the cache off, until the reboot.
+    assert_eq!(guest.run(CACHE, SOON)?.trim(), "write back");
+    guest.run("echo write through >/sys/block/vda/cache_type", SOON)?;
+    assert_eq!(guest.run(CACHE, SOON)?.trim(), "write through");
     guest.run("mount -t ext4 /dev/vda /mnt", LONG)?;
     guest.run("dd if=/dev/urandom of=/mnt/file bs=64k count=512 2>/dev/null", LONG)?;
     let written = guest.run("sha256sum /mnt/file", LONG)?;
@@ -30,6 +36,7 @@ fn across_a_reboot(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     guest.send("reboot -f")?;
     let second = guest.ready()?;
     assert_ne!(first.boot_id, second.boot_id, "it did not reboot");
+    assert_eq!(guest.run(CACHE, SOON)?.trim(), "write back");
     guest.run("mount -t ext4 /dev/vda /mnt && cd /mnt && sha256sum -c sum", LONG)?;
     assert_eq!(guest.run("sha256sum /mnt/file", LONG)?, written);
     guest.run("umount /mnt", LONG)?;

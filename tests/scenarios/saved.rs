@@ -141,6 +141,7 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
     guest.monitor().wait_for_stderr("the VM is resumed", SOON)?;
     before = wait_for_progress(&mut guest, &before)?;
 
+    quiet(&mut guest, "echo write through >/sys/block/vda/cache_type")?;
     let uptime = uptime(&mut guest)?;
     guest.monitor().signal(SIGUSR2)?;
     let output = guest.wait(LONG)?;
@@ -156,6 +157,8 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
     guest.monitor().wait_for("noise ", LONG)?;
     eprintln!("loaded: went on after {:.2} s", started.elapsed().as_secs_f32());
     assert_eq!(quiet(&mut guest, "cat /proc/sys/kernel/random/boot_id")?, boot, "it has booted");
+    let cache = quiet(&mut guest, "cat /sys/block/vda/cache_type")?;
+    assert_eq!(cache.trim(), "write through", "the cache mode that the driver has set");
     wait_for_progress(&mut guest, &before)?;
     let later = self::uptime(&mut guest)?;
     assert!((uptime..uptime + 600.0).contains(&later), "the clock went from {uptime} to {later}");

@@ -285,14 +285,15 @@ impl DeviceConfig for BalloonConfig {
         copy_from(&self.bytes(), offset, data);
     }
 
-    fn write(&self, offset: usize, data: &[u8]) {
+    fn write(&self, offset: usize, data: &[u8]) -> bool {
         // Drivers write whole fields.
-        let Ok(value) = data.try_into().map(u32::from_le_bytes) else { return };
+        let Ok(value) = data.try_into().map(u32::from_le_bytes) else { return false };
         match offset {
             ACTUAL => self.set_actual(value),
             POISON => self.poison.store(value, Ordering::SeqCst),
             _ => {}
         }
+        false
     }
 }
 

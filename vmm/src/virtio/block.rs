@@ -1,5 +1,8 @@
 //! The block device (section 5.2).
 
+mod config;
+#[cfg(test)]
+mod config_tests;
 mod device;
 mod flight;
 #[cfg(test)]

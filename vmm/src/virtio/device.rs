@@ -55,10 +55,19 @@ pub trait DeviceConfig: fmt::Debug + Send + Sync {
     /// Reads from `offset`; what lies beyond the end is zero.
     fn read(&self, offset: usize, data: &mut [u8]);
 
-    /// The driver writes. What it may not write stays as it is.
-    fn write(&self, offset: usize, data: &[u8]) {
+    /// The driver writes. What it may not write stays as it is. Returns whether the lanes have to look at what it wrote.
+    fn write(&self, offset: usize, data: &[u8]) -> bool {
         let _ = (offset, data);
+        false
     }
+
+    /// The driver accepted these features (section 3.1.1, step 6).
+    fn negotiated(&self, features: u64) {
+        let _ = features;
+    }
+
+    /// The driver reset the device, and no lane serves it: what it has set is as before.
+    fn reset(&self) {}
 
     /// All of it, if it never changes.
     fn constant(&self) -> Option<&[u8]> {

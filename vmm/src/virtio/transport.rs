@@ -156,18 +156,23 @@ impl PciDevice {
 
     fn read_common(&self, offset: u64, data: &mut [u8]) {
         let mut state = self.state();
-        state.complete_reset(&self.signals);
+        state.complete_reset(&self.signals, &*self.device_config);
         state.common.read(offset, data);
     }
 
     fn write_common(&self, offset: u64, data: &[u8]) {
         let mut state = self.state();
-        state.complete_reset(&self.signals);
-        match state.common.write(offset, data) {
+        state.complete_reset(&self.signals, &*self.device_config);
+        let had_negotiated = state.common.has_negotiated();
+        let effect = state.common.write(offset, data);
+        if !had_negotiated && state.common.has_negotiated() {
+            self.device_config.negotiated(state.common.features());
+        }
+        match effect {
             Effect::None => {}
             Effect::Reset => {
                 state.life.leave();
-                state.complete_reset(&self.signals);
+                state.complete_reset(&self.signals, &*self.device_config);
             }
             Effect::Start => self.activate(&mut state),
         }
@@ -223,7 +228,11 @@ impl BusDevice for PciDevice {
         match Region::at(offset) {
             Some((Region::Common, at)) => self.write_common(at, data),
             Some((Region::Notify, at)) => self.notify(at),
-            Some((Region::Device, at)) => self.device_config.write(index(at), data),
+            Some((Region::Device, at)) => {
+                if self.device_config.write(index(at), data) {
+                    self.kicks.iter().for_each(|kick| wake(kick));
+                }
+            }
             Some((Region::MsixTable, at)) => self.signals.msix.write_table(at, data),
             Some((Region::Isr | Region::MsixPending, _)) | None => {}
         }

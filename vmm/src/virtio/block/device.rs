@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use virtio_bindings::virtio_blk::{
-    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
     VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 
@@ -13,10 +13,11 @@ use super::super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
     RingError, Segments, VirtQueue,
 };
+use super::config::{BlockConfig, CACHE_FEATURES};
 use super::flight::{Flight, Landed, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
 use crate::block::engine::ImageFile;
-use crate::block::{self, Backend, ImageError, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
+use crate::block::{self, Backend, ImageError};
 use crate::config::{Disk, DiskCounters, DiskSerial, DiskStall, Stalls};
 use crate::state::SectionError;
 
@@ -24,10 +25,7 @@ use crate::state::SectionError;
 const DEVICE_ID: u16 = 2;
 const QUEUE_SIZE: u16 = 256;
 /// What is left of a queue's worth of buffers beside the header and the status.
-const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
-/// Physical blocks of 4 KiB, as a power of two of the logical 512 bytes.
-const PHYSICAL_BLOCK_EXPONENT: u8 = 3;
-const PHYSICAL_BLOCK: u16 = 1 << PHYSICAL_BLOCK_EXPONENT;
+pub(super) const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 
 const STATUS_OK: u8 = 0;
 const STATUS_IOERR: u8 = 1;
@@ -43,9 +41,11 @@ pub struct Block {
     serial: DiskSerial,
     stall: Arc<DiskStall>,
     counters: Arc<DiskCounters>,
-    write_through: bool,
-    /// The driver knows of the cache, so that it sends flushes.
-    flushes: bool,
+    config: Arc<BlockConfig>,
+    /// The disk has a cache that its driver may know of.
+    has_cache: bool,
+    /// The cache was on since the queue was last served.
+    was_write_back: bool,
     parallel: Parallel,
     /// Requests wait in the queue because as many as possible are in flight.
     is_behind: bool,
@@ -75,8 +75,9 @@ impl Block {
             serial: *disk.id(),
             stall: disk.stall().clone(),
             counters: disk.counters().clone(),
-            write_through: disk.is_write_through(),
-            flushes: false,
+            config: Arc::new(BlockConfig::new(sectors, !disk.is_write_through())),
+            has_cache: !disk.is_write_through(),
+            was_write_back: false,
             parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
             is_behind: false,
             unanswered: Vec::new(),
@@ -122,6 +123,7 @@ impl Block {
     /// Takes requests from the queue as long as there are any, and room.
     fn serve(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
         queue.begin()?;
+        self.follow_cache_mode(queue)?;
         let unanswered = std::mem::take(&mut self.unanswered);
         self.answer_all(queue, unanswered)?;
         self.is_behind = false;
@@ -141,6 +143,16 @@ impl Block {
         }
         queue.again();
         self.land(queue)
+    }
+
+    /// A driver that switched the cache off sends no flushes any more, so that what it wrote before is flushed.
+    fn follow_cache_mode(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        let before = std::mem::replace(&mut self.was_write_back, self.config.is_write_back());
+        if before && !self.was_write_back {
+            self.land_all(queue)?;
+            self.backend.flush_now();
+        }
+        Ok(())
     }
 
     /// Begins a request, or carries it out.
@@ -200,7 +212,8 @@ impl Block {
 
     /// Begins a request beside those in flight; gives it back where that cannot be, or takes longer.
     fn begin(&mut self, queue: &mut VirtQueue, started: Started) -> Result<Option<Started>, RingError> {
-        let durable = self.write_through || !self.flushes;
+        let durable = !self.config.is_write_back();
+        self.was_write_back |= !durable;
         let alone = self.is_idle() && !queue.has_more()?;
         let place = match &started.operation {
             Operation::Read { to, .. } if to.is_empty() => None,
@@ -324,8 +337,7 @@ impl Block {
                 true
             }
         };
-        // Without FLUSH the driver takes every write for stable (section 5.2.6.2).
-        if changed && (self.write_through || !self.flushes) { self.backend.flush() } else { Ok(()) }
+        if changed && !self.config.is_write_back() { self.backend.flush() } else { Ok(()) }
     }
 }
 
@@ -338,8 +350,8 @@ impl Device for Block {
         } else {
             1 << VIRTIO_BLK_F_DISCARD | 1 << VIRTIO_BLK_F_WRITE_ZEROES
         };
-        if !self.write_through {
-            features |= 1 << VIRTIO_BLK_F_FLUSH;
+        if self.has_cache {
+            features |= CACHE_FEATURES;
         }
         DeviceInfo {
             name: "block",
@@ -347,8 +359,8 @@ impl Device for Block {
             class: 0x01_00_00,
             features,
             queues: vec![QUEUE_SIZE],
-            config: Arc::new(config(self.limits.sectors)),
-            state: DeviceState::None,
+            config: self.config.clone(),
+            state: DeviceState::Section(self.config.clone()),
         }
     }
 
@@ -358,11 +370,6 @@ impl Device for Block {
 }
 
 impl Lane for Block {
-    fn activate(&mut self, features: u64) -> io::Result<()> {
-        self.flushes = features & 1 << VIRTIO_BLK_F_FLUSH != 0;
-        Ok(())
-    }
-
     fn stalls(&self) -> Stalls {
         Stalls(vec![self.stall.clone()])
     }
@@ -402,6 +409,7 @@ impl Lane for Block {
     fn deactivate(&mut self) {
         // The driver takes its buffers back: the requests are not answered.
         self.unanswered.clear();
+        self.was_write_back = false;
         if let Some(flight) = self.in_flight()
             && let Err(error) = flight.land_all()
         {
@@ -429,26 +437,4 @@ fn answer(memory: &GuestMemory, pending: Pending, status: &Segments, data: u64, 
         tracing::debug!(%error, "a status byte could not be written");
     }
     pending.finish(u32::try_from(data).unwrap_or(u32::MAX).saturating_add(1))
-}
-
-/// The configuration space (section 5.2.4).
-fn config(sectors: u64) -> Vec<u8> {
-    let mut config = Vec::with_capacity(60);
-    config.extend(sectors.to_le_bytes());
-    config.extend(0_u32.to_le_bytes()); // size_max: not offered
-    config.extend(SEG_MAX.to_le_bytes());
-    config.extend([0; 4]); // geometry: not offered
-    config.extend(u32::try_from(SECTOR).unwrap_or(0).to_le_bytes());
-    config.extend([PHYSICAL_BLOCK_EXPONENT, 0]);
-    config.extend(PHYSICAL_BLOCK.to_le_bytes()); // min_io_size
-    config.extend(0_u32.to_le_bytes()); // opt_io_size: no preference
-    config.extend([0, 0]); // writeback: not offered
-    config.extend(1_u16.to_le_bytes()); // num_queues
-    config.extend(MAX_RANGE_SECTORS.to_le_bytes()); // discard: sectors, segments, alignment
-    config.extend(MAX_RANGES.to_le_bytes());
-    config.extend(u32::from(PHYSICAL_BLOCK).to_le_bytes());
-    config.extend(MAX_RANGE_SECTORS.to_le_bytes()); // write zeroes: sectors, segments, may unmap
-    config.extend(MAX_RANGES.to_le_bytes());
-    config.extend([1, 0, 0, 0]);
-    config
 }

@@ -36,10 +36,10 @@ struct Shared {
 }
 
 #[derive(Clone)]
-struct Manual(Arc<Shared>);
+pub(super) struct Manual(Arc<Shared>);
 
 impl Manual {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let notify = EventFd::new(libc::EFD_NONBLOCK).unwrap();
         Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), notify }))
     }

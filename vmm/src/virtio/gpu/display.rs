@@ -273,10 +273,11 @@ impl DeviceConfig for GpuDisplay {
         copy_from(&bytes, offset, data);
     }
 
-    fn write(&self, offset: usize, data: &[u8]) {
+    fn write(&self, offset: usize, data: &[u8]) -> bool {
         if let (EVENTS_CLEAR, Ok(clear)) = (offset, data.try_into()) {
             self.events.fetch_and(!u32::from_le_bytes(clear), Ordering::SeqCst);
         }
+        false
     }
 }
 

@@ -155,7 +155,7 @@ impl DeviceConfig for Config {
         copy_from(&space, offset, data);
     }
 
-    fn write(&self, offset: usize, data: &[u8]) {
+    fn write(&self, offset: usize, data: &[u8]) -> bool {
         for (at, byte) in (offset..).zip(data) {
             match at {
                 0 => self.select.store(*byte, Ordering::SeqCst),
@@ -163,5 +163,6 @@ impl DeviceConfig for Config {
                 _ => {}
             }
         }
+        false
     }
 }

@@ -7,7 +7,7 @@ use super::super::queue::Position;
 use super::super::signals::{QueueSignal, Signals};
 use super::super::worker::Rest;
 use super::super::workers::Workers;
-use super::super::{Lane, Queues, VirtQueue};
+use super::super::{DeviceConfig, Lane, Queues, VirtQueue};
 use super::{PciDevice, State};
 use crate::state::SectionError;
 
@@ -107,9 +107,10 @@ impl Life {
 
 impl State {
     /// Finishes a reset once the workers have finished (section 2.4.1: until then status does not read as zero).
-    pub(super) fn complete_reset(&mut self, signals: &Signals) {
+    pub(super) fn complete_reset(&mut self, signals: &Signals, config: &dyn DeviceConfig) {
         if self.common.is_resetting() && self.life.settle() {
             signals.reset();
+            config.reset();
             self.common.complete_reset();
         }
     }

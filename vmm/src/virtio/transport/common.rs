@@ -117,6 +117,11 @@ impl Common {
         self.status & DRIVER_OK != 0 && !self.resetting
     }
 
+    /// Whether the device accepted what the driver did.
+    pub(super) fn has_negotiated(&self) -> bool {
+        self.status & FEATURES_OK != 0
+    }
+
     pub(super) fn is_resetting(&self) -> bool {
         self.resetting
     }

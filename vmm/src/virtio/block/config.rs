@@ -1,0 +1,135 @@
+//! The configuration space (section 5.2.4).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
+
+use super::super::DeviceConfig;
+use super::super::device::copy_from;
+use super::device::SEG_MAX;
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
+use crate::state::{Section, SectionError};
+
+/// What a disk with a cache offers: the driver sends flushes, and may set the cache's mode.
+pub(super) const CACHE_FEATURES: u64 = 1 << VIRTIO_BLK_F_FLUSH | 1 << VIRTIO_BLK_F_CONFIG_WCE;
+/// Physical blocks of 4 KiB, as a power of two of the logical 512 bytes.
+const PHYSICAL_BLOCK_EXPONENT: u8 = 3;
+const PHYSICAL_BLOCK: u16 = 1 << PHYSICAL_BLOCK_EXPONENT;
+/// The offset of `writeback`, the only field that a driver may write.
+const WRITE_BACK: usize = 32;
+const SIZE: usize = 60;
+
+/// What the driver reads, and has set.
+#[derive(Debug)]
+pub(super) struct BlockConfig {
+    sectors: u64,
+    /// The disk has a cache that its driver may know of.
+    has_cache: bool,
+    /// A write may complete before it is on stable storage.
+    write_back: AtomicBool,
+    /// The driver may change that.
+    is_settable: AtomicBool,
+}
+
+impl BlockConfig {
+    pub(super) fn new(sectors: u64, has_cache: bool) -> Self {
+        let is_settable = AtomicBool::new(false);
+        Self { sectors, has_cache, write_back: AtomicBool::new(has_cache), is_settable }
+    }
+
+    /// Whether a write that begins now may complete before it is on stable storage (section 5.2.6.2).
+    pub(super) fn is_write_back(&self) -> bool {
+        self.write_back.load(Ordering::SeqCst)
+    }
+
+    fn bytes(&self) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        let mut put = |at: usize, value: &[u8]| {
+            if let Some(field) = bytes.get_mut(at..at.saturating_add(value.len())) {
+                field.copy_from_slice(value);
+            }
+        };
+        put(0, &self.sectors.to_le_bytes());
+        // 8: size_max, 16: geometry: not offered.
+        put(12, &SEG_MAX.to_le_bytes());
+        put(20, &u32::try_from(SECTOR).unwrap_or(0).to_le_bytes());
+        put(24, &[PHYSICAL_BLOCK_EXPONENT, 0]);
+        put(26, &PHYSICAL_BLOCK.to_le_bytes()); // min_io_size
+        // 28: opt_io_size: no preference.
+        put(WRITE_BACK, &[self.is_write_back().into()]);
+        put(34, &1_u16.to_le_bytes()); // num_queues
+        // Discard: sectors, segments, alignment.
+        put(36, &MAX_RANGE_SECTORS.to_le_bytes());
+        put(40, &MAX_RANGES.to_le_bytes());
+        put(44, &u32::from(PHYSICAL_BLOCK).to_le_bytes());
+        // Write zeroes: sectors, segments, may unmap.
+        put(48, &MAX_RANGE_SECTORS.to_le_bytes());
+        put(52, &MAX_RANGES.to_le_bytes());
+        put(56, &[1]);
+        bytes
+    }
+}
+
+impl DeviceConfig for BlockConfig {
+    fn size(&self) -> usize {
+        SIZE
+    }
+
+    fn read(&self, offset: usize, data: &mut [u8]) {
+        copy_from(&self.bytes(), offset, data);
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> bool {
+        let Some(value) = WRITE_BACK.checked_sub(offset).and_then(|at| data.get(at)) else { return false };
+        if !self.is_settable.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.write_back.store(*value != 0, Ordering::SeqCst);
+        true
+    }
+
+    /// A driver that does not send flushes takes every write for stable (section 5.2.5.2).
+    fn negotiated(&self, features: u64) {
+        let flushes = self.has_cache && features & 1 << VIRTIO_BLK_F_FLUSH != 0;
+        self.write_back.store(flushes, Ordering::SeqCst);
+        let is_settable = flushes && features & 1 << VIRTIO_BLK_F_CONFIG_WCE != 0;
+        self.is_settable.store(is_settable, Ordering::SeqCst);
+    }
+
+    fn reset(&self) {
+        self.is_settable.store(false, Ordering::SeqCst);
+        self.write_back.store(self.has_cache, Ordering::SeqCst);
+    }
+}
+
+/// What the driver has set, as it is saved, and the size that it knows.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BlockState {
+    sectors: u64,
+    write_back: bool,
+    is_settable: bool,
+}
+
+impl Section for BlockConfig {
+    const TAG: &'static str = "virtio-blk";
+    const VERSION: u16 = 1;
+    type State = BlockState;
+
+    fn save(&self) -> Result<BlockState, SectionError> {
+        let is_settable = self.is_settable.load(Ordering::SeqCst);
+        Ok(BlockState { sectors: self.sectors, write_back: self.is_write_back(), is_settable })
+    }
+
+    fn load(&self, BlockState { sectors, write_back, is_settable }: BlockState) -> Result<(), SectionError> {
+        if sectors != self.sectors {
+            return Err(SectionError::Invalid("the disk has another size"));
+        }
+        if (write_back || is_settable) && !self.has_cache {
+            return Err(SectionError::Invalid("the disk has another cache mode"));
+        }
+        self.write_back.store(write_back, Ordering::SeqCst);
+        self.is_settable.store(is_settable, Ordering::SeqCst);
+        Ok(())
+    }
+}
