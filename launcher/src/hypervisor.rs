@@ -1,6 +1,7 @@
 //! What runs the VM: one trait, two implementations.
 
 mod choose;
+mod growth;
 mod guest;
 pub mod native;
 pub mod qemu;

@@ -121,6 +121,12 @@ fn on_scsi(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), Hos
         guest.run("tail -c 4 /sys/block/sdb/device/vpd_pg80; echo; cat /sys/block/sdb/size", SOON)?;
     assert_eq!(serial.split_whitespace().collect::<Vec<_>>(), ["D4TA", "2048"]);
     guest.run(&format!("echo {WORDS} >/dev/sdb; sync"), SOON)?;
+    let expand = r#"'{"spec":{"resources":{"requests":{"storage":"2Mi"}}}}'"#;
+    standalone.kubectl(&format!("patch pvc data -p {expand}"), None)?.ok();
+    // Linux looks at the size of a SCSI disk when a program has it do so.
+    let rescan = "echo 1 >/sys/block/sdb/device/rescan";
+    let wait = format!("until [ $(cat /sys/block/sdb/size) = 4096 ]; do {rescan}; sleep 0.1; done");
+    guest.run(&wait, SOON)?;
     standalone.kubectl("delete pvc data --wait=false", None)?.ok();
     assert!(standalone.kubectl("get pvc data", None)?.ok().contains("Terminating"), "it is in use");
     Ok(())

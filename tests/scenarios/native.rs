@@ -34,6 +34,7 @@ fn a_vm(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let mut guest = standalone.console("two")?;
     let mut boot = guest.ready()?.boot_id;
     guest.run(&format!("{DATA}; echo kept >$data; sync"), SOON)?;
+    grows(&standalone, &mut guest)?;
     for command in ["reset vmi two", "soft-reboot vm two"] {
         standalone.virtctl(command)?.ok();
         let again = guest.ready()?.boot_id;
@@ -58,6 +59,21 @@ fn a_vm(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     standalone.printable("two", "Stopped")?;
     standalone.kubectl("delete vm/two pvc/data --timeout=60s", None)?.ok();
     assert_eq!(standalone.launchers()?, "0");
+    Ok(())
+}
+
+/// The claim is expanded while the guest runs, which uses what came with it.
+fn grows(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let expand = r#"'{"spec":{"resources":{"requests":{"storage":"3Mi"}}}}'"#;
+    standalone.kubectl(&format!("patch pvc data -p {expand}"), None)?.ok();
+    let wait = "until [ $(cat /sys/block/${data#/dev/}/size) = 6144 ]; do sleep 0.1; done";
+    guest.run(&format!("{DATA}; {wait}"), SOON)?;
+    let log = guest.run("dmesg | grep 'detected capacity change'", SOON)?;
+    assert!(log.contains("from 2048 to 6144"), "{log}");
+    let last = "seek=6143 count=1 oflag=direct";
+    guest.run(&format!("{DATA}; dd if=$data of=$data {last} 2>/dev/null"), SOON)?;
+    let read = guest.run(&format!("{DATA}; dd if=$data skip=6143 2>/dev/null | head -n1"), SOON)?;
+    assert_eq!(read.trim(), "kept");
     Ok(())
 }
 

@@ -294,7 +294,7 @@ fn reasons(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     load(GuestConfig { cpus: 2, ..config.clone() }, "true", "vCPUs differs")?;
     load(GuestConfig { memory_mib: 512, ..config.clone() }, "true", "RAM differs")?;
     load(GuestConfig { disks: Vec::new(), ..config.clone() }, "true", "disk 1 differs")?;
-    load(config.clone(), "truncate -s 17M /tmp/disk", "another size")?;
+    load(config.clone(), "truncate -s 15M /tmp/disk", "smaller than it was")?;
     load(
         config.clone(),
         "truncate -s 16M /tmp/disk; printf x | dd of=/tmp/saved/state bs=1 seek=999 conv=notrunc 2>/dev/null",

@@ -7,7 +7,7 @@ mod held;
 mod raw;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _, SeekFrom};
 
 use rustix::fs::OFlags;
 
@@ -60,6 +60,8 @@ pub(crate) trait Backend: Send {
     /// there, or written, beside other requests. `None`: only [`Self::read`] and [`Self::write`] know. What it says holds until
     /// a discard, or zeros, are begun.
     fn locate(&mut self, offset: u64, buffers: &Segments, write: bool) -> Option<(ImageFile, u64)>;
+    /// The image has as many sectors now, which are more than before.
+    fn grow(&mut self, sectors: u64) -> io::Result<()>;
     /// Whether nothing may be in flight while [`Self::write`] is called.
     fn runs_alone(&self) -> bool;
     /// Whether a request that the host cannot carry out is held, where the policy has it so; else it fails.
@@ -137,6 +139,11 @@ impl Stable {
     fn is_intact(&self) -> bool {
         self.lost.is_none()
     }
+}
+
+/// The whole sectors of an open file or block device.
+pub(crate) fn sectors_of(mut file: &File) -> io::Result<u64> {
+    Ok(file.seek(SeekFrom::End(0))? / SECTOR)
 }
 
 fn whole_sectors(bytes: u64) -> Result<u64, ImageError> {

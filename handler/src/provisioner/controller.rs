@@ -264,7 +264,7 @@ impl Provisioner {
         self.write_status(claim, bound.as_ref(), &status).await?;
         match is_bound {
             true => {
-                let text = "Resize volume succeeded: VMs see it with their next start";
+                let text = "Resize volume succeeded: VMs that run see it within seconds";
                 self.publish(claim, Reason::VolumeResizeSuccessful, text).await;
             }
             false => {

@@ -5,6 +5,7 @@
 
 mod command_loop;
 mod desired;
+mod disk_growth;
 mod display;
 mod serial_input;
 mod stall;
@@ -64,6 +65,7 @@ async fn start_vm(
     let config = plan::vm_config(&launch, host)?.with_notices(notice_sender(end.events.clone()));
     let display = display::open(&launch)?;
     let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
+    let growths = config.disk_growths();
     let (counters, balloon) = (config.disk_counters(), (launch.memory_bytes, config.balloon()));
     let names = launch.disks.iter().map(|disk| disk.name.clone()).collect();
     let (stalls, failures) = stall::listen(config.disk_stalls(), names);
@@ -97,6 +99,7 @@ async fn start_vm(
         .map_err(thread_error)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the VM's thread died")))?;
     tokio::spawn(command_loop.run(end.commands, failures));
+    tokio::spawn(disk_growth::watch(growths, controls.clone()));
     tokio::spawn(serial_input::forward(port.input, controls));
     tokio::spawn(stats::serve(end.stats_requests, counters, balloon));
     Ok(owner)

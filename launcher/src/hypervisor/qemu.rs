@@ -35,6 +35,7 @@ use vireo_proto::launcher::Fault;
 pub use process::find_binary;
 
 use self::event_loop::Beside;
+use super::growth::GrowingImages;
 use super::{Guest, Hypervisor, Starting};
 use crate::console::Port;
 use crate::fault::{Code, chain, fault, fault_at};
@@ -91,11 +92,12 @@ impl Qemu {
         let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
         let pinned = host.pinning.clone().zip(process.child.id());
         let agent = host.agent.as_ref().map(|port| port.open.clone());
+        let growing = growing(launch, &host);
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
         // Before anything of the guest is read: QEMU has its own filter, and nothing else is started.
         seccomp::restrict_driver(self.seccomp).map_err(|error| fault(Code::HostResource, chain(&error)))?;
-        let guest = event_loop::start(process, Beside { tpm, filesystems }, agent, launch).await?;
+        let guest = event_loop::start(process, Beside { tpm, filesystems }, agent, (launch, growing)).await?;
         if let Some((pinning, pid)) = pinned {
             // Without its owner, the guest ends.
             let field = &launch.fields.dedicated_cpus;
@@ -104,6 +106,18 @@ impl Qemu {
         }
         Ok(guest)
     }
+}
+
+/// The images that may grow, by their block nodes.
+fn growing(launch: &Launch, host: &HostResources) -> GrowingImages {
+    let growing = GrowingImages::default();
+    for (index, (disk, files)) in launch.disks.iter().zip(&host.disks).enumerate() {
+        let added = files.as_ref().map(|files| growing.add(blockdev::node(index), disk, &files.image));
+        if let Some(Err(error)) = added {
+            tracing::warn!(volume = disk.name, %error, "the guest does not learn of a disk that grows");
+        }
+    }
+    growing
 }
 
 /// How `path` is spelled inside a comma-separated argument.

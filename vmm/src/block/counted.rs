@@ -51,6 +51,10 @@ impl Backend for Counted {
         self.backend.locate(offset, buffers, write)
     }
 
+    fn grow(&mut self, sectors: u64) -> io::Result<()> {
+        self.backend.grow(sectors)
+    }
+
     fn runs_alone(&self) -> bool {
         self.backend.runs_alone()
     }

@@ -26,6 +26,8 @@ const MAX_REFCOUNTS: u64 = 8 << 20;
 /// No file named by the image is opened: the backing image is given, and the gate rejects everything else.
 pub(super) struct Formatted {
     image: FormatAccess<Storage>,
+    /// The file of a raw image, and whether it is only read.
+    raw: Option<(File, bool)>,
     sectors: u64,
     /// Bytes that offsets and lengths, and addresses of buffers, are multiples of where they bypass the page cache.
     alignment: u64,
@@ -56,23 +58,33 @@ impl Formatted {
                     .open(DenyImplicitOpenGate::default())
             })
             .map_err(ImageError::Open)?;
-        Self::new(FormatAccess::new(image), direct)
+        Self::new(FormatAccess::new(image), None, direct)
     }
 
     /// A raw image that bypasses the page cache.
-    pub(super) fn open_direct(image: &File, read_only: bool) -> Result<Self, ImageError> {
-        let image = storage(image, !read_only, true)
-            .and_then(|storage| Raw::builder(storage).write(!read_only).open(DenyImplicitOpenGate::default()))
-            .map_err(ImageError::Open)?;
-        Self::new(FormatAccess::new(image), true)
+    pub(super) fn open_direct(file: &File, read_only: bool) -> Result<Self, ImageError> {
+        let image = raw_direct(file, read_only).map_err(ImageError::Open)?;
+        let file = file.try_clone().map_err(ImageError::Open)?;
+        Self::new(image, Some((file, read_only)), true)
     }
 
-    fn new(image: FormatAccess<Storage>, direct: bool) -> Result<Self, ImageError> {
+    fn new(
+        image: FormatAccess<Storage>,
+        raw: Option<(File, bool)>,
+        direct: bool,
+    ) -> Result<Self, ImageError> {
         let sectors = whole_sectors(image.size())?;
         let alignment = if direct { image.req_align().max(image.mem_align()) } else { 1 };
         let alignment = u64::try_from(alignment).unwrap_or(u64::MAX).max(1);
-        Ok(Self { image, sectors, alignment, stable: Stable::default() })
+        Ok(Self { image, raw, sectors, alignment, stable: Stable::default() })
     }
+}
+
+/// A raw image that bypasses the page cache, as large as it is now.
+fn raw_direct(file: &File, read_only: bool) -> io::Result<FormatAccess<Storage>> {
+    let storage = storage(file, !read_only, true)?;
+    let raw = Raw::builder(storage).write(!read_only).open(DenyImplicitOpenGate::default())?;
+    Ok(FormatAccess::new(raw))
 }
 
 /// As many buffers as one system call takes, and where they belong in the image.
@@ -204,6 +216,14 @@ impl Backend for Formatted {
             at = at.checked_add(covered)?;
         }
         found
+    }
+
+    /// A raw image has nothing in memory that another one of the same file would not have.
+    fn grow(&mut self, sectors: u64) -> io::Result<()> {
+        let (file, read_only) = self.raw.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        self.image = raw_direct(file, *read_only)?;
+        self.sectors = sectors;
+        Ok(())
     }
 
     /// What is written by itself may rewrite what is beside it.

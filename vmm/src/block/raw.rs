@@ -80,6 +80,11 @@ impl Backend for Raw {
         Some((ImageFile::Image, offset))
     }
 
+    fn grow(&mut self, sectors: u64) -> io::Result<()> {
+        self.sectors = sectors;
+        Ok(())
+    }
+
     fn runs_alone(&self) -> bool {
         false
     }

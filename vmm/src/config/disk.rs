@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use vireo_vmconfig::{self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, VIRTIO_SERIAL_LEN};
 
-use super::{DiskCounters, DiskStall};
+use super::{DiskCounters, DiskGrowth, DiskStall};
 
 /// Where a disk's content is.
 #[derive(Debug)]
@@ -59,6 +59,7 @@ pub struct Disk {
     counters: Arc<DiskCounters>,
     errors: ErrorPolicy,
     stall: Arc<DiskStall>,
+    growth: Arc<DiskGrowth>,
 }
 
 /// A disk's serial number: at most [`VIRTIO_SERIAL_LEN`] bytes.
@@ -112,6 +113,7 @@ impl Disk {
             counters: Arc::default(),
             errors: ErrorPolicy::Report,
             stall: Arc::default(),
+            growth: Arc::default(),
         }
     }
 
@@ -192,6 +194,11 @@ impl Disk {
     /// Its requests that are held, across all VMs that are built with it.
     pub fn stall(&self) -> &Arc<DiskStall> {
         &self.stall
+    }
+
+    /// Has it look whether its image has grown.
+    pub fn growth(&self) -> &Arc<DiskGrowth> {
+        &self.growth
     }
 
     /// Whether the guest may not write.

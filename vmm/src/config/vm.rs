@@ -139,6 +139,14 @@ impl VmConfig {
         self.disks.iter().map(|disk| disk.stall().clone()).collect()
     }
 
+    /// What has its disks look whether their images have grown: those whose images can.
+    pub fn disk_growths(&self) -> Vec<std::sync::Arc<super::DiskGrowth>> {
+        let can = |disk: &&super::Disk| {
+            matches!((disk.attachment(), disk.image()), (Attachment::Virtio, super::DiskImage::Raw(_)))
+        };
+        self.disks.iter().filter(can).map(|disk| disk.growth().clone()).collect()
+    }
+
     /// Adds a virtio entropy device.
     #[must_use]
     pub fn with_rng(mut self, yes: bool) -> Self {

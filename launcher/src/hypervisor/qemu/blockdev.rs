@@ -82,7 +82,7 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>],
     let mut threads = Threads::create(args, launch);
     let (mut sata, mut virtio) = (0, 0);
     for (index, (disk, fds)) in launch.disks.iter().zip(files).enumerate() {
-        let node = format!("disk{index}");
+        let node = node(index);
         for image in fds.iter().flat_map(|fds| [Some(fds.image), fds.backing]).flatten() {
             // The set has the number of the descriptor: nothing to look up, nothing to collide.
             args.option("-add-fd", format!("fd={fd},set={fd}", fd = image.fd));
@@ -120,6 +120,11 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>],
         }
         args.device(device, disk.tuning.pci_slot);
     }
+}
+
+/// The block node of a disk.
+pub(super) fn node(index: usize) -> String {
+    format!("disk{index}")
 }
 
 /// What all SCSI disks hang on.

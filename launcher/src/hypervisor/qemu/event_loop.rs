@@ -22,6 +22,7 @@ use super::tpm::{self, Tpm};
 use super::virtiofs;
 use super::writer::Writer;
 use crate::fault::{Code, fault};
+use crate::hypervisor::growth::{self, GrowingImages};
 use crate::hypervisor::{Event, Guest, GuestEnd, StatsReply, VmCommand, guest};
 use crate::launch::Launch;
 
@@ -62,7 +63,7 @@ pub(super) async fn start(
     process: Process,
     beside: Beside,
     agent: Option<watch::Sender<bool>>,
-    launch: &Launch,
+    (launch, growing): (&Launch, GrowingImages),
 ) -> Result<Guest, Fault> {
     let (reader, writer) = process.qmp.into_split();
     let mut writer = Writer::new(writer);
@@ -92,13 +93,37 @@ pub(super) async fn start(
         beside,
         agent,
         disks: launch.disks.iter().map(|disk| disk.name.clone()).collect(),
-        hotplug: Hotplug::of(launch),
+        hotplug: Hotplug::of(launch, growing.clone()),
+        grown: watch_growth(growing),
         stall: Stall::new(paused),
         stats_query: None,
         poll_guest_at: None,
     };
     tokio::spawn(vm.run(ctx));
     Ok(owner)
+}
+
+/// Looks for images that have grown, until nothing receives that any more.
+fn watch_growth(growing: GrowingImages) -> mpsc::Receiver<(String, u64)> {
+    let (sender, receiver) = mpsc::channel(16);
+    tokio::spawn(async move {
+        let mut ticks = growth::ticks();
+        loop {
+            tokio::select! {
+                () = sender.closed() => return,
+                _ = ticks.tick() => {}
+            }
+            let images = growing.clone();
+            // A file system that hangs holds up nothing else.
+            let Ok(grown) = tokio::task::spawn_blocking(move || images.grown()).await else { return };
+            for one in grown {
+                if sender.send(one).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    receiver
 }
 
 /// Negotiates capabilities, executes the commands of `setup` and queries whether the vCPUs are paused. QEMU answers only once the VM is built.
@@ -157,6 +182,8 @@ struct QemuVm {
     /// Volume names of the disks that are not hotplugged, in order.
     disks: Vec<String>,
     hotplug: Hotplug,
+    /// Receives block nodes whose images have grown, with their sizes.
+    grown: mpsc::Receiver<(String, u64)>,
     /// Whether the CPUs run, and why not.
     stall: Stall,
     /// The statistics query in progress.
@@ -215,6 +242,10 @@ impl QemuVm {
                     let next = self.hotplug.overdue(Instant::now());
                     self.hotplug(&ctx, next).await;
                 },
+                Some((node, bytes)) = self.grown.recv(), if deadline.is_none() => {
+                    info!(node, bytes, "a disk has grown");
+                    self.writer.write_line(&qmp::block_resize(&node, bytes)).await;
+                }
                 command = ctx.commands.recv(), if deadline.is_none() => match command {
                     Some(VmCommand::Kill) | None => {
                         exit_reason.killed = true;
@@ -247,7 +278,9 @@ impl QemuVm {
         }
         let deadline = deadline.unwrap_or_else(|| Instant::now() + EXIT_TIMEOUT);
         let (status, stderr) = self.process.reap(deadline).await;
-        // Its last state is kept before the end is known.
+        // The images are unlocked before the end is known.
+        self.hotplug.growing().clear();
+        // So is the last state of the TPM kept.
         self.beside.end().await;
         emit(&ctx, Event::Ended(exit_reason.to_end(status, &stderr)));
     }

@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::warn;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 
+use super::super::growth::GrowingImages;
 use super::process::set_direct_io;
 use crate::fault::{Code, fault, fault_at};
 use crate::hypervisor::{HotplugAction, HotplugRequest};
@@ -88,10 +90,12 @@ pub(super) struct Hotplug {
     operation: Option<Operation>,
     count: u32,
     take_changes: bool,
+    growing: GrowingImages,
 }
 
 impl Hotplug {
-    pub(super) fn of(launch: &Launch) -> Self {
+    /// `growing` gets the images of the attached volumes.
+    pub(super) fn of(launch: &Launch, growing: GrowingImages) -> Self {
         let virtio = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Virtio).count();
         // CD drives have names of their own.
         let others =
@@ -103,7 +107,13 @@ impl Hotplug {
             operation: None,
             count: 0,
             take_changes: false,
+            growing,
         }
+    }
+
+    /// The images that may grow.
+    pub(super) fn growing(&self) -> &GrowingImages {
+        &self.growing
     }
 
     /// Whether it could begin with another volume.
@@ -131,6 +141,10 @@ impl Hotplug {
             HotplugAction::Attach(disk, files) => match self.attach(&disk, &files.image) {
                 Ok(volume) => {
                     let line = qmp_commands::take_file(volume.number);
+                    let node = qmp_commands::node(volume.number);
+                    if let Err(error) = self.growing.add(node, &disk, &files.image) {
+                        warn!(volume = disk.name, %error, "the guest does not learn of a volume that grows");
+                    }
                     self.start(volume, Stage::TakeFile, Some(disk), Some(reply));
                     Some(QmpCommand { line, file: Some(files.image) })
                 }
@@ -225,6 +239,7 @@ impl Hotplug {
                 self.end(operation, None)
             }
             (Stage::TakeFile, Err(why)) => {
+                self.growing.remove(&qmp_commands::node(number));
                 let fault = qemu_error(&operation, why);
                 self.end(operation, Some(fault))
             }
@@ -264,6 +279,7 @@ impl Hotplug {
                 self.advance(operation, Stage::CloseFile, qmp_commands::close_file(number))
             }
             (Stage::CloseFile, _) => {
+                self.growing.remove(&qmp_commands::node(number));
                 self.volumes.retain(|volume| volume.number != number);
                 let fault = operation.fault.clone();
                 self.end(operation, fault)

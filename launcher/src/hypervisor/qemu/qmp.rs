@@ -75,6 +75,12 @@ pub(super) fn set_link(nic: &str, up: bool) -> String {
     format!("{}\n", json!({ "execute": "set_link", "id": SET_LINK, "arguments": { "name": nic, "up": up } }))
 }
 
+/// The image of a block node has so many bytes now.
+pub(super) fn block_resize(node: &str, bytes: u64) -> String {
+    let arguments = json!({ "node-name": node, "size": bytes });
+    format!("{}\n", json!({ "execute": "block_resize", "id": "block_resize", "arguments": arguments }))
+}
+
 /// What QEMU does when the guest switches itself off: end, or wait for a reset.
 pub(super) fn set_shutdown_action(wait: bool) -> String {
     let action = if wait { "pause" } else { "poweroff" };

@@ -1,6 +1,8 @@
 //! The configuration space (section 5.2.4).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
@@ -21,21 +23,53 @@ const WRITE_BACK: usize = 32;
 const SIZE: usize = 60;
 
 /// What the driver reads, and has set.
-#[derive(Debug)]
 pub(super) struct BlockConfig {
-    sectors: u64,
+    /// When the image was opened.
+    first_sectors: u64,
+    sectors: AtomicU64,
     /// The disk has a cache that its driver may know of.
     has_cache: bool,
     /// A write may complete before it is on stable storage.
     write_back: AtomicBool,
     /// The driver may change that.
     is_settable: AtomicBool,
+    on_change: Mutex<Option<Notify>>,
 }
+
+/// Notifies the driver and the lanes.
+type Notify = Box<dyn Fn() + Send + Sync>;
 
 impl BlockConfig {
     pub(super) fn new(sectors: u64, has_cache: bool) -> Self {
         let is_settable = AtomicBool::new(false);
-        Self { sectors, has_cache, write_back: AtomicBool::new(has_cache), is_settable }
+        Self {
+            first_sectors: sectors,
+            sectors: AtomicU64::new(sectors),
+            has_cache,
+            write_back: AtomicBool::new(has_cache),
+            is_settable,
+            on_change: Mutex::default(),
+        }
+    }
+
+    /// The capacity.
+    pub(super) fn sectors(&self) -> u64 {
+        self.sectors.load(Ordering::SeqCst)
+    }
+
+    /// The image has as many sectors now. It never has fewer than before: the driver would lose what it wrote.
+    pub(super) fn grow(&self, sectors: u64) {
+        let before = self.sectors.fetch_max(sectors, Ordering::SeqCst);
+        if before < sectors {
+            tracing::info!(before, sectors, "a disk has grown");
+            if let Some(notify) = self.on_change().as_ref() {
+                notify();
+            }
+        }
+    }
+
+    fn on_change(&self) -> MutexGuard<'_, Option<Notify>> {
+        self.on_change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a write that begins now may complete before it is on stable storage (section 5.2.6.2).
@@ -50,7 +84,7 @@ impl BlockConfig {
                 field.copy_from_slice(value);
             }
         };
-        put(0, &self.sectors.to_le_bytes());
+        put(0, &self.sectors().to_le_bytes());
         // 8: size_max, 16: geometry: not offered.
         put(12, &SEG_MAX.to_le_bytes());
         put(20, &u32::try_from(SECTOR).unwrap_or(0).to_le_bytes());
@@ -101,6 +135,16 @@ impl DeviceConfig for BlockConfig {
         self.is_settable.store(false, Ordering::SeqCst);
         self.write_back.store(self.has_cache, Ordering::SeqCst);
     }
+
+    fn on_change(&self, notify: Notify) {
+        *self.on_change() = Some(notify);
+    }
+}
+
+impl fmt::Debug for BlockConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockConfig").field("sectors", &self.sectors()).finish_non_exhaustive()
+    }
 }
 
 /// What the driver has set, as it is saved, and the size that it knows.
@@ -118,18 +162,24 @@ impl Section for BlockConfig {
 
     fn save(&self) -> Result<BlockState, SectionError> {
         let is_settable = self.is_settable.load(Ordering::SeqCst);
-        Ok(BlockState { sectors: self.sectors, write_back: self.is_write_back(), is_settable })
+        Ok(BlockState { sectors: self.sectors(), write_back: self.is_write_back(), is_settable })
     }
 
     fn load(&self, BlockState { sectors, write_back, is_settable }: BlockState) -> Result<(), SectionError> {
-        if sectors != self.sectors {
-            return Err(SectionError::Invalid("the disk has another size"));
+        if sectors > self.first_sectors {
+            return Err(SectionError::Invalid("the disk is smaller than it was"));
         }
         if (write_back || is_settable) && !self.has_cache {
             return Err(SectionError::Invalid("the disk has another cache mode"));
         }
         self.write_back.store(write_back, Ordering::SeqCst);
         self.is_settable.store(is_settable, Ordering::SeqCst);
+        self.sectors.store(sectors, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// An image that has grown since the VM was saved.
+    fn loaded(&self) {
+        self.grow(self.first_sectors);
     }
 }

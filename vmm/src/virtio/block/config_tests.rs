@@ -1,13 +1,15 @@
-//! The cache mode that a driver sets (section 5.2.5).
+//! The cache mode that a driver sets (section 5.2.5), and a capacity that grows.
 
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 use vm_memory::{Bytes, GuestAddress};
 
-use super::super::testing::{BUFFERS, Guest, VERSION_1};
+use super::super::testing::{BUFFERS, Guest, VECTOR_DATA, VERSION_1};
 use super::Block;
 use super::config::BlockConfig;
 use super::flight_tests::Manual;
+use crate::block::ImageError;
 use crate::config::{Disk, DiskImage};
 use crate::state::{AnySection as _, SectionError};
 
@@ -131,4 +133,94 @@ fn a_state_with_a_cache_is_not_loaded_into_a_disk_without() {
     let state = BlockConfig::new(2048, true).encode().unwrap();
     let loaded = BlockConfig::new(2048, false).decode(&state);
     assert!(matches!(loaded, Err(SectionError::Invalid("the disk has another cache mode"))), "{loaded:?}");
+}
+
+const SIZE: u64 = 1 << 20;
+/// Of `capacity` in the BAR.
+const CAPACITY: u64 = 0x2000;
+
+/// A disk on a file that the caller has, too.
+fn disk_on(file: &File) -> Disk {
+    Disk::new(DiskImage::Raw(file.try_clone().unwrap()))
+}
+
+fn capacity(guest: &Guest) -> u64 {
+    u64::from_le_bytes(guest.read(CAPACITY)) * 512
+}
+
+/// Reads the sector before `end`; the status byte.
+fn read_before(guest: &mut Guest, end: u64) -> u8 {
+    guest.memory.write_obj(0_u32, GuestAddress(BUFFERS)).unwrap();
+    guest.memory.write_obj(end / 512 - 1, GuestAddress(BUFFERS + 8)).unwrap();
+    guest.add(0, &[(BUFFERS, 16, false), (BUFFERS + 0x1000, 512, true), (BUFFERS + 16, 1, true)]);
+    guest.kick(0);
+    guest.wait(0, 1);
+    guest.memory.read_obj::<u8>(GuestAddress(BUFFERS + 16)).unwrap()
+}
+
+/// Waits for the interrupt of a configuration change.
+fn wait_for_change(guest: &Guest, generation: u8) {
+    guest.router.take(VECTOR_DATA + 1);
+    assert_ne!(guest.read::<1>(0x15)[0], generation, "the generation of the configuration");
+}
+
+#[test]
+fn a_driver_learns_that_its_disk_has_grown_and_uses_it() {
+    for direct in [false, true] {
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.set_len(SIZE).unwrap();
+        let disk = disk_on(&file).direct(direct);
+        let block = match Block::new(&disk) {
+            Err(ImageError::Direct(error)) => {
+                eprintln!("not tested: the file system of the sources has no direct I/O ({error})");
+                continue;
+            }
+            block => Box::new(block.unwrap()),
+        };
+        let mut guest = Guest::new(block);
+        guest.start(VERSION_1 | FLUSH, 16);
+        disk.growth().check();
+        assert_eq!((capacity(&guest), read_before(&mut guest, 3 * SIZE)), (SIZE, 1));
+        let generation = guest.read::<1>(0x15)[0];
+
+        // No whole sector more, then some.
+        file.set_len(3 * SIZE + 100).unwrap();
+        disk.growth().check();
+        wait_for_change(&guest, generation);
+        assert_eq!((capacity(&guest), read_before(&mut guest, 3 * SIZE)), (3 * SIZE, 0));
+        assert_eq!(read_before(&mut guest, 3 * SIZE + 512), 1);
+
+        // It does not shrink, whatever becomes of the file.
+        file.set_len(SIZE).unwrap();
+        disk.growth().check();
+        assert_eq!(capacity(&guest), 3 * SIZE);
+    }
+}
+
+#[test]
+fn a_disk_that_has_grown_before_the_driver_is_ready_is_as_large() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(SIZE).unwrap();
+    let disk = disk_on(&file);
+    let mut guest = Guest::new(Box::new(Block::new(&disk).unwrap()));
+    file.set_len(2 * SIZE).unwrap();
+    disk.growth().check();
+    guest.start(VERSION_1 | FLUSH, 16);
+    assert_eq!((capacity(&guest), read_before(&mut guest, 2 * SIZE)), (2 * SIZE, 0));
+    assert_eq!(guest.read::<1>(0x15)[0], 0, "no interrupt before the driver is ready");
+}
+
+#[test]
+fn a_saved_driver_learns_that_its_disk_has_grown_since() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(SIZE).unwrap();
+    let mut guest = Guest::new(Box::new(Block::new(&disk_on(&file)).unwrap()));
+    guest.start(VERSION_1 | FLUSH, 16);
+    file.set_len(2 * SIZE).unwrap();
+    let mut guest = guest.loaded_into(Box::new(Block::new(&disk_on(&file)).unwrap()));
+    wait_for_change(&guest, 0);
+    assert_eq!((capacity(&guest), read_before(&mut guest, 2 * SIZE)), (2 * SIZE, 0));
+    let state = BlockConfig::new(4096, true).encode().unwrap();
+    let loaded = BlockConfig::new(2048, true).decode(&state);
+    assert!(matches!(loaded, Err(SectionError::Invalid("the disk is smaller than it was"))), "{loaded:?}");
 }

@@ -18,7 +18,7 @@ use super::flight::{Flight, Landed, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
 use crate::block::engine::ImageFile;
 use crate::block::{self, Backend, ImageError};
-use crate::config::{Disk, DiskCounters, DiskSerial, DiskStall, Stalls};
+use crate::config::{Disk, DiskCounters, DiskImage, DiskSerial, DiskStall, Stalls};
 use crate::state::SectionError;
 
 /// Section 5.
@@ -69,13 +69,22 @@ impl Block {
     pub fn new(disk: &Disk) -> Result<Self, ImageError> {
         let backend = block::open(disk, disk.is_read_only())?;
         let sectors = backend.sectors();
+        let config = Arc::new(BlockConfig::new(sectors, !disk.is_write_through()));
+        if let DiskImage::Raw(file) = disk.image() {
+            let file = file.try_clone().map_err(ImageError::Open)?;
+            let config = config.clone();
+            disk.growth().on_check(move || match block::sectors_of(&file) {
+                Ok(sectors) => config.grow(sectors),
+                Err(error) => tracing::warn!(%error, "the size of a disk image is unknown"),
+            });
+        }
         Ok(Self {
             backend,
             limits: Limits { sectors, read_only: disk.is_read_only() },
             serial: *disk.id(),
             stall: disk.stall().clone(),
             counters: disk.counters().clone(),
-            config: Arc::new(BlockConfig::new(sectors, !disk.is_write_through())),
+            config,
             has_cache: !disk.is_write_through(),
             was_write_back: false,
             parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
@@ -155,6 +164,21 @@ impl Block {
         Ok(())
     }
 
+    /// A driver that knows of a larger capacity may use it.
+    fn follow_size(&mut self) {
+        let sectors = self.config.sectors();
+        if sectors == self.limits.sectors {
+            return;
+        }
+        if sectors > self.backend.sectors()
+            && let Err(error) = self.backend.grow(sectors)
+        {
+            tracing::error!(%error, "what a disk image has grown by cannot be used");
+            return;
+        }
+        self.limits.sectors = sectors;
+    }
+
     /// Begins a request, or carries it out.
     fn accept(
         &mut self,
@@ -162,6 +186,7 @@ impl Block {
         pending: Pending,
         chain: Result<Chain, ChainError>,
     ) -> Result<(), RingError> {
+        self.follow_size();
         let request = match chain {
             Ok(chain) => Request::parse(queue.memory(), chain, self.limits),
             Err(error) => {

@@ -107,6 +107,9 @@ impl Section for PciDevice {
 
     /// An interrupt may have been on its way, and one too many does no harm: drivers look at the used rings.
     fn loaded(&self) {
+        if let DeviceState::Section(section) = &self.device_state {
+            section.after_load();
+        }
         let state = self.state();
         if state.common.is_driver_ok() {
             (0..state.common.queues().len()).for_each(|queue| self.signals.raise_queue(queue));

@@ -32,7 +32,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let launch = Launch { hotplug: true, ..sample::kernel_boot() };
-        Self { hotplug: Hotplug::of(&launch), reply: oneshot::channel().1 }
+        Self { hotplug: Hotplug::of(&launch, GrowingImages::default()), reply: oneshot::channel().1 }
     }
 
     fn begin(&mut self, action: HotplugAction) -> String {
@@ -157,9 +157,34 @@ fn there_is_not_room_for_everything() {
         }
     }
     assert_eq!(world.settled().expect("a fault").code(), Code::Conflict);
-    let mut world = World { hotplug: Hotplug::of(&sample::kernel_boot()), ..World::new() };
+    let mut world =
+        World { hotplug: Hotplug::of(&sample::kernel_boot(), GrowingImages::default()), ..World::new() };
     assert_eq!(world.plug_in(disk("data", DiskBus::Scsi)), "");
     assert_eq!(world.settled().expect("a fault").code(), Code::Unsupported);
     assert_eq!(world.begin(HotplugAction::Detach("none".into())), "");
     assert_eq!(world.settled(), None);
+}
+
+#[test]
+fn the_image_of_a_volume_is_looked_at_while_it_is_there() {
+    for answers in [&[Ok(()), Ok(()), Ok(())][..], &[Err("no")], &[Ok(()), Err("no"), Ok(())]] {
+        let mut world = World::new();
+        let image = tempfile::tempfile().unwrap();
+        let files = DiskFiles { image: image.try_clone().unwrap(), backing: None };
+        world.begin(HotplugAction::Attach(Box::new(disk("data", DiskBus::Scsi)), files));
+        image.set_len(4096).unwrap();
+        assert_eq!(world.hotplug.growing().grown(), [("plugged1".to_owned(), 4096)]);
+        world.answers(answers);
+        image.set_len(8192).unwrap();
+        let there = usize::from(answers == [Ok(()); 3]);
+        assert_eq!(world.hotplug.growing().grown().len(), there, "{answers:?}");
+        if there == 1 {
+            world.begin(HotplugAction::Detach("data".into()));
+            world.answers(&[Ok(())]);
+            assert_eq!(said(world.hotplug.deleted("device-plugged1")), "blockdev-del plugged1");
+            world.answers(&[Ok(()), Ok(())]);
+            image.set_len(12288).unwrap();
+            assert_eq!(world.hotplug.growing().grown(), []);
+        }
+    }
 }
