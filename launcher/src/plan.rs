@@ -76,7 +76,7 @@ pub fn vm_config(launch: &Launch, host: HostResources) -> Result<VmConfig, Fault
 fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
-    let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(wanted, files));
+    let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(launch, wanted, files));
     let disks = disks.collect::<Result<_, _>>()?;
     let nets = launch
         .interfaces
@@ -150,7 +150,7 @@ fn port(port: AgentPort) -> Port {
     Port::new(agent::PORT, stream, opened)
 }
 
-fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MonitorDisk, PlanError> {
+fn disk(launch: &Launch, wanted: &Disk, files: Option<DiskFiles>) -> Result<MonitorDisk, PlanError> {
     let empty = || PlanError::EmptyDrive { name: wanted.name.clone(), field: wanted.field.clone() };
     let DiskFiles { image, backing } = files.ok_or_else(empty)?;
     let image = match &wanted.source {
@@ -158,11 +158,14 @@ fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MonitorDisk, PlanErro
         DiskSource::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
         DiskSource::NoMedium => return Err(empty()),
     };
-    MonitorDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
+    let disk = MonitorDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
         name: wanted.name.clone(),
         field: wanted.field.clone(),
         source,
-    })
+    })?;
+    // A guest with more vCPUs shares the queues out.
+    let queues = if wanted.tuning.multi_queue { launch.cpu.topology().count() } else { 1 };
+    Ok(disk.queues(queues.into()))
 }
 
 #[cfg(test)]
@@ -201,6 +204,7 @@ mod tests {
         launch.smbios.product = "Vireo".into();
         launch.interfaces[0].link_up = false;
         launch.tablets = 1;
+        launch.disks[0].tuning.multi_queue = true;
         launch.smbios.chassis.asset = "A-1".into();
         launch.disks.push(Disk {
             source: DiskSource::Raw("/x".into()),
@@ -222,6 +226,7 @@ mod tests {
             "attachment: Scsi(CdRom)",
             "read_only: true",
             "write_through: true",
+            "queues: 2",
             "errors: Stop",
             "mtu: Some(1450)",
             "Link { up: false",

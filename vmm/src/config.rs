@@ -27,7 +27,7 @@ pub use balloon::{Balloon, MemoryStatistics};
 pub use boot::{Boot, Firmware, KernelBoot};
 pub(crate) use clock::ClockOffset;
 pub use counters::{DiskCounters, Operations};
-pub use disk::{Attachment, Disk, DiskError, DiskImage, DiskSerial};
+pub use disk::{Attachment, Disk, DiskError, DiskImage, DiskSerial, MAX_DISK_QUEUES};
 pub use graphics::{Adapter, Graphics};
 pub use growth::DiskGrowth;
 pub use input::Input;

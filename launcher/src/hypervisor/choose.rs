@@ -230,10 +230,6 @@ fn tuning(disk: &Disk) -> Vec<Requirement> {
     if tuning.block_size != BlockSize::Default {
         requirements.push(Requirement::new(format!("{at}].blockSize"), "a block size"));
     }
-    if tuning.multi_queue {
-        let field = at.split_once(".disks[").map_or("", |(devices, _)| devices);
-        requirements.push(Requirement::new(format!("{field}.blockMultiQueue"), "a queue for each vCPU"));
-    }
     if tuning.pci_slot.is_some() {
         requirements.push(Requirement::new(format!("{at}].disk.pciAddress"), "a fixed PCI address"));
     }

@@ -107,7 +107,7 @@ fn what_is_tuned_is_named_by_its_field() {
             |l| l.disks[0].tuning.block_size = BlockSize::Volume,
             Some("spec.domain.devices.disks[0].blockSize"),
         ),
-        (|l| l.disks[0].tuning.multi_queue = true, Some("spec.domain.devices.blockMultiQueue")),
+        (|l| l.disks[0].tuning.multi_queue = true, None),
         (
             |l| l.disks[0].tuning.pci_slot = PciSlot::try_from(9).ok(),
             Some("spec.domain.devices.disks[0].disk.pciAddress"),

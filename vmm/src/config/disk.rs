@@ -60,7 +60,11 @@ pub struct Disk {
     errors: ErrorPolicy,
     stall: Arc<DiskStall>,
     growth: Arc<DiskGrowth>,
+    queues: u16,
 }
+
+/// The most queues of a disk.
+pub const MAX_DISK_QUEUES: u16 = 32;
 
 /// A disk's serial number: at most [`VIRTIO_SERIAL_LEN`] bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +118,7 @@ impl Disk {
             errors: ErrorPolicy::Report,
             stall: Arc::default(),
             growth: Arc::default(),
+            queues: 1,
         }
     }
 
@@ -159,6 +164,13 @@ impl Disk {
         self
     }
 
+    /// How many queues a virtio disk has: at least one, and [`MAX_DISK_QUEUES`] at most.
+    #[must_use]
+    pub fn queues(mut self, count: u16) -> Self {
+        self.queues = count.clamp(1, MAX_DISK_QUEUES);
+        self
+    }
+
     /// Its position in the boot order, from 1. See [`crate::config::Firmware`].
     #[must_use]
     pub fn boot_order(mut self, order: Option<u32>) -> Self {
@@ -194,6 +206,11 @@ impl Disk {
     /// Its requests that are held, across all VMs that are built with it.
     pub fn stall(&self) -> &Arc<DiskStall> {
         &self.stall
+    }
+
+    /// How many queues it has.
+    pub fn queue_count(&self) -> u16 {
+        self.queues
     }
 
     /// Has it look whether its image has grown.

@@ -57,7 +57,7 @@ fn boot(boot: &Boot) -> &'static str {
 
 fn describe_disk(disk: &Disk) -> String {
     let bus = match disk.attachment() {
-        Attachment::Virtio => "virtio disk".to_owned(),
+        Attachment::Virtio => format!("virtio disk with {} queues", disk.queue_count()),
         Attachment::Sata(device) => format!("SATA {device}"),
         Attachment::Scsi(device) => format!("SCSI {device}"),
     };

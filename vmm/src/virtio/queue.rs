@@ -129,6 +129,16 @@ impl Queues {
         self.queues.get_mut(index).and_then(Option::as_mut).ok_or(RingError::Absent(index))
     }
 
+    /// Whether the function may access memory, as [`VirtQueue::may_serve`].
+    pub(super) fn may_serve(&self) -> bool {
+        self.queues.iter().flatten().next().is_some_and(VirtQueue::may_serve)
+    }
+
+    /// Makes visible what was pushed to any of them, as [`VirtQueue::publish`].
+    pub(super) fn publish(&mut self) -> Result<(), RingError> {
+        self.queues.iter_mut().flatten().try_for_each(VirtQueue::publish)
+    }
+
     /// Where the enabled ones are; `None` if one has chains that are not answered.
     pub(super) fn positions(&self) -> Option<Vec<(usize, Position)>> {
         let enabled =

@@ -29,7 +29,7 @@ sections! {
         Both "domain.devices.autoattachPodInterface", "";
         Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
         Both "domain.devices.autoattachVSOCK", "needs vhost-vsock on the node";
-        Qemu "domain.devices.blockMultiQueue", "";
+        Both "domain.devices.blockMultiQueue", "a queue for each vCPU; virtio disks, on `native` at most 32 queues";
         Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
         Both "domain.devices.disableHotplug", "";
         Refused "domain.devices.downwardMetrics", "metrics of hosts are not given to guests";

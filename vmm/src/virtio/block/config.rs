@@ -27,6 +27,7 @@ pub(super) struct BlockConfig {
     /// When the image was opened.
     first_sectors: u64,
     sectors: AtomicU64,
+    queues: u16,
     /// The disk has a cache that its driver may know of.
     has_cache: bool,
     /// A write may complete before it is on stable storage.
@@ -40,11 +41,12 @@ pub(super) struct BlockConfig {
 type Notify = Box<dyn Fn() + Send + Sync>;
 
 impl BlockConfig {
-    pub(super) fn new(sectors: u64, has_cache: bool) -> Self {
+    pub(super) fn new(sectors: u64, has_cache: bool, queues: u16) -> Self {
         let is_settable = AtomicBool::new(false);
         Self {
             first_sectors: sectors,
             sectors: AtomicU64::new(sectors),
+            queues,
             has_cache,
             write_back: AtomicBool::new(has_cache),
             is_settable,
@@ -92,7 +94,7 @@ impl BlockConfig {
         put(26, &PHYSICAL_BLOCK.to_le_bytes()); // min_io_size
         // 28: opt_io_size: no preference.
         put(WRITE_BACK, &[self.is_write_back().into()]);
-        put(34, &1_u16.to_le_bytes()); // num_queues
+        put(34, &self.queues.to_le_bytes()); // num_queues
         // Discard: sectors, segments, alignment.
         put(36, &MAX_RANGE_SECTORS.to_le_bytes());
         put(40, &MAX_RANGES.to_le_bytes());

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -5,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use virtio_bindings::virtio_blk::{
-    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_MQ, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
     VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 
 use super::super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
-    RingError, Segments, VirtQueue,
+    RingError, Segments,
 };
 use super::config::{BlockConfig, CACHE_FEATURES};
 use super::flight::{Flight, Landed, Started};
@@ -47,8 +48,9 @@ pub struct Block {
     /// The cache was on since the queue was last served.
     was_write_back: bool,
     parallel: Parallel,
-    /// Requests wait in the queue because as many as possible are in flight.
-    is_behind: bool,
+    queues: u16,
+    /// Queues in which requests wait because as many as possible are in flight; the first has its turn next.
+    behind: VecDeque<usize>,
     /// What was over while the function could not access memory: answered after the kick that comes when it can.
     unanswered: Vec<Landed>,
     /// When the device settled last, all that was written reached stable storage.
@@ -69,7 +71,7 @@ impl Block {
     pub fn new(disk: &Disk) -> Result<Self, ImageError> {
         let backend = block::open(disk, disk.is_read_only())?;
         let sectors = backend.sectors();
-        let config = Arc::new(BlockConfig::new(sectors, !disk.is_write_through()));
+        let config = Arc::new(BlockConfig::new(sectors, !disk.is_write_through(), disk.queue_count()));
         if let DiskImage::Raw(file) = disk.image() {
             let file = file.try_clone().map_err(ImageError::Open)?;
             let config = config.clone();
@@ -88,7 +90,8 @@ impl Block {
             has_cache: !disk.is_write_through(),
             was_write_back: false,
             parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
-            is_behind: false,
+            queues: disk.queue_count(),
+            behind: VecDeque::new(),
             unanswered: Vec::new(),
             is_flushed: true,
         })
@@ -129,36 +132,50 @@ impl Block {
         self.in_flight().is_none_or(|flight| flight.is_empty())
     }
 
-    /// Takes requests from the queue as long as there are any, and room.
-    fn serve(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
-        queue.begin()?;
-        self.follow_cache_mode(queue)?;
+    /// Takes requests from a queue as long as there are any, and room.
+    fn serve(&mut self, queues: &mut Queues, queue: usize) -> Result<(), RingError> {
+        queues.get(queue)?.begin()?;
+        self.follow_cache_mode(queues)?;
         let unanswered = std::mem::take(&mut self.unanswered);
-        self.answer_all(queue, unanswered)?;
-        self.is_behind = false;
+        self.answer_all(queues, unanswered)?;
+        self.behind.retain(|behind| *behind != queue);
         for _ in 0..BUDGET {
             if self.is_full() {
-                self.land(queue)?;
+                self.land(queues)?;
                 // What was over at once has made room; where nothing was, the end of one has it go on here.
                 if self.is_full() {
-                    self.is_behind = true;
+                    self.behind.push_back(queue);
                     return Ok(());
                 }
             }
-            let Some(super::super::Request { pending, chain }) = queue.pop()? else {
-                return self.land(queue);
+            let Some(super::super::Request { pending, chain }) = queues.get(queue)?.pop()? else {
+                return self.land(queues);
             };
-            self.accept(queue, pending, chain)?;
+            self.accept((queues, queue), pending, chain)?;
         }
-        queue.again();
-        self.land(queue)
+        queues.get(queue)?.again();
+        self.land(queues)
+    }
+
+    /// Serves the queues that are behind, while there is room: what made it may have been landed for another queue. One
+    /// whose requests still do not all fit comes last afterwards.
+    fn catch_up(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        for _ in 0..self.behind.len() {
+            if self.is_full() {
+                break;
+            }
+            if let Some(queue) = self.behind.pop_front() {
+                self.serve(queues, queue)?;
+            }
+        }
+        Ok(())
     }
 
     /// A driver that switched the cache off sends no flushes any more, so that what it wrote before is flushed.
-    fn follow_cache_mode(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+    fn follow_cache_mode(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         let before = std::mem::replace(&mut self.was_write_back, self.config.is_write_back());
         if before && !self.was_write_back {
-            self.land_all(queue)?;
+            self.land_all(queues)?;
             self.backend.flush_now();
         }
         Ok(())
@@ -182,11 +199,12 @@ impl Block {
     /// Begins a request, or carries it out.
     fn accept(
         &mut self,
-        queue: &mut VirtQueue,
+        (queues, index): (&mut Queues, usize),
         pending: Pending,
         chain: Result<Chain, ChainError>,
     ) -> Result<(), RingError> {
         self.follow_size();
+        let queue = queues.get(index)?;
         let request = match chain {
             Ok(chain) => Request::parse(queue.memory(), chain, self.limits),
             Err(error) => {
@@ -205,8 +223,9 @@ impl Block {
                 return queue.push(answer(queue.memory(), pending, &status, data, status_byte));
             }
         };
-        let started = Started { pending, status, data, operation, since: Instant::now() };
-        let Some(started) = self.begin(queue, started)? else { return Ok(()) };
+        let started = Started { queue: index, pending, status, data, operation, since: Instant::now() };
+        let alone = self.is_idle() && !queue.has_more()?;
+        let Some(started) = self.begin(queue.memory(), started, alone) else { return Ok(()) };
         // Its space may be another's afterwards, or it rewrites what is beside it: nothing may be on its way there.
         let alone = match started.operation {
             Operation::Discard(_) | Operation::WriteZeroes(_) => true,
@@ -214,13 +233,14 @@ impl Block {
             Operation::Read { .. } | Operation::Flush | Operation::Id { .. } => false,
         };
         if alone {
-            self.land_all(queue)?;
+            self.land_all(queues)?;
         }
-        let mut done = self.perform_beside(queue.memory(), &started.operation);
+        let mut done = self.perform_beside(queues.get(index)?.memory(), &started.operation);
         if done.is_err() && !self.is_idle() {
-            self.land_all(queue)?;
-            done = self.perform(queue.memory(), &started.operation);
+            self.land_all(queues)?;
+            done = self.perform(queues.get(index)?.memory(), &started.operation);
         }
+        let queue = queues.get(index)?;
         queue.push(finish(queue.memory(), started, done))?;
         queue.publish()
     }
@@ -235,11 +255,11 @@ impl Block {
         done
     }
 
-    /// Begins a request beside those in flight; gives it back where that cannot be, or takes longer.
-    fn begin(&mut self, queue: &mut VirtQueue, started: Started) -> Result<Option<Started>, RingError> {
+    /// Begins a request beside those in flight; gives it back where that cannot be, or takes longer. `alone`: none is in
+    /// flight, and no other one waits in its queue.
+    fn begin(&mut self, memory: &GuestMemory, started: Started, alone: bool) -> Option<Started> {
         let durable = !self.config.is_write_back();
         self.was_write_back |= !durable;
-        let alone = self.is_idle() && !queue.has_more()?;
         let place = match &started.operation {
             Operation::Read { to, .. } if to.is_empty() => None,
             Operation::Read { offset, to } => self.backend.locate(*offset, to, false),
@@ -252,42 +272,42 @@ impl Block {
                 None
             }
         };
-        let (Some(place), Some(flight)) = (place, self.flight(queue.memory())) else {
-            return Ok(Some(started));
-        };
-        Ok(flight.begin(started, place, durable).err())
+        let (Some(place), Some(flight)) = (place, self.flight(memory)) else { return Some(started) };
+        flight.begin(started, place, durable).err()
     }
 
     /// Begins what was prepared, and answers what is over.
-    fn land(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
-        let Some(flight) = self.in_flight() else { return queue.publish() };
+    fn land(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        let Some(flight) = self.in_flight() else { return queues.publish() };
         flight.commit().map_err(RingError::Host)?;
         let landed = flight.landed();
-        self.answer_all(queue, landed)
+        self.answer_all(queues, landed)
     }
 
     /// Answers all that is in flight, when it is over.
-    fn land_all(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+    fn land_all(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         let Some(flight) = self.in_flight() else { return Ok(()) };
         let landed = flight.land_all().map_err(RingError::Host)?;
-        self.answer_all(queue, landed)
+        self.answer_all(queues, landed)
     }
 
-    fn answer_all(&mut self, queue: &mut VirtQueue, landed: Vec<Landed>) -> Result<(), RingError> {
-        if !queue.may_serve() {
+    /// Answers requests that are over, each in its queue.
+    fn answer_all(&mut self, queues: &mut Queues, landed: Vec<Landed>) -> Result<(), RingError> {
+        if !queues.may_serve() {
             self.unanswered.extend(landed);
             return Ok(());
         }
         let mut failed = Vec::new();
         for Landed { started, moved } in landed {
             if self.is_complete(&started, moved) {
-                let Started { pending, status, data, .. } = started;
+                let Started { queue, pending, status, data, .. } = started;
+                let queue = queues.get(queue)?;
                 queue.push(answer(queue.memory(), pending, &status, data, STATUS_OK))?;
             } else {
                 failed.push(started);
             }
         }
-        queue.publish()?;
+        queues.publish()?;
         if failed.is_empty() {
             return Ok(());
         }
@@ -295,10 +315,11 @@ impl Block {
         // may hold the request until the host can carry it out.
         let others = self.in_flight().map(Flight::land_all).transpose().map_err(RingError::Host)?;
         for started in failed {
+            let queue = queues.get(started.queue)?;
             let done = self.perform(queue.memory(), &started.operation);
             queue.push(finish(queue.memory(), started, done))?;
         }
-        self.answer_all(queue, others.unwrap_or_default())
+        self.answer_all(queues, others.unwrap_or_default())
     }
 
     /// Whether the operation of a request did all of it; counts it then.
@@ -378,12 +399,15 @@ impl Device for Block {
         if self.has_cache {
             features |= CACHE_FEATURES;
         }
+        if self.queues > 1 {
+            features |= 1 << VIRTIO_BLK_F_MQ;
+        }
         DeviceInfo {
             name: "block",
             id: DEVICE_ID,
             class: 0x01_00_00,
             features,
-            queues: vec![QUEUE_SIZE],
+            queues: vec![QUEUE_SIZE; usize::from(self.queues)],
             config: self.config.clone(),
             state: DeviceState::Section(self.config.clone()),
         }
@@ -400,7 +424,8 @@ impl Lane for Block {
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
-        self.serve(queues.get(queue)?)
+        self.serve(queues, queue)?;
+        self.catch_up(queues)
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
@@ -411,13 +436,12 @@ impl Lane for Block {
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        let queue = queues.get(0)?;
-        self.land(queue)?;
-        if self.is_behind { self.serve(queue) } else { Ok(()) }
+        self.land(queues)?;
+        self.catch_up(queues)
     }
 
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        self.land_all(queues.get(0)?)?;
+        self.land_all(queues)?;
         // A VM that is saved finds on the disk what it has written, also where the host was switched off in between.
         self.is_flushed = self.limits.read_only || self.backend.flush_now();
         Ok(())
@@ -434,6 +458,7 @@ impl Lane for Block {
     fn deactivate(&mut self) {
         // The driver takes its buffers back: the requests are not answered.
         self.unanswered.clear();
+        self.behind.clear();
         self.was_write_back = false;
         if let Some(flight) = self.in_flight()
             && let Err(error) = flight.land_all()

@@ -11,6 +11,8 @@ use crate::block::engine::{self, CAPACITY, Completion, Engine, FileOperation, Im
 /// A request that was begun.
 #[derive(Debug)]
 pub(super) struct Started {
+    /// The queue that it came from.
+    pub(super) queue: usize,
     pub(super) pending: Pending,
     pub(super) status: Segments,
     /// How many writable bytes there are before the status.

@@ -338,3 +338,100 @@ proptest! {
         book.check();
     }
 }
+
+const MQ: u64 = 1 << 12;
+
+fn block_with_queues(engine: &Manual, queues: u16) -> Box<Block> {
+    let disk = Disk::new(DiskImage::Raw(image())).queues(queues);
+    Box::new(Block::new(&disk).unwrap().with_engine(Box::new(engine.clone())))
+}
+
+/// Asks for one sector through a queue, without a kick; where the status will be.
+fn ask(guest: &mut Guest, queue: usize, sector: u64) -> GuestAddress {
+    let at = BUFFERS + sector * 0x1000;
+    guest.memory.write_obj(0_u32, GuestAddress(at)).unwrap();
+    guest.memory.write_obj(sector, GuestAddress(at + 8)).unwrap();
+    guest.memory.write_obj(0xee_u8, GuestAddress(at + 16)).unwrap();
+    guest.add(queue, &[(at, 16, false), (at + 0x200, 512, true), (at + 16, 1, true)]);
+    GuestAddress(at + 16)
+}
+
+#[test]
+fn each_queue_gets_the_answers_to_its_requests() {
+    let engine = Manual::new();
+    let mut guest = Guest::new(block_with_queues(&engine, 3));
+    assert_eq!(guest.offered() & MQ, MQ);
+    assert_eq!(u16::from_le_bytes(guest.read(0x2000 + 34)), 3, "num_queues");
+    guest.start(FEATURES | MQ, 64);
+    let asked: Vec<_> = [(0, 5), (1, 6), (2, 7), (1, 8)]
+        .map(|(queue, sector)| {
+            let status = ask(&mut guest, queue, sector);
+            guest.kick(queue);
+            (queue, sector, status)
+        })
+        .into();
+    drop(engine.when(|state| state.running.len() == 4));
+    for at in [3, 0, 2, 1_usize] {
+        let (queue, sector, status) = asked[at];
+        assert_eq!(self::status(&guest, status), 0xee);
+        engine.complete(sector * 512, Ok(512));
+        guest.wait(queue, 1);
+        assert_eq!(self::status(&guest, status), 0);
+    }
+    assert!((0..3).all(|queue| guest.answers(queue).is_empty()));
+}
+
+#[test]
+fn a_disk_with_one_queue_offers_no_more() {
+    let engine = Manual::new();
+    let guest = Guest::new(block_with_queues(&engine, 1));
+    assert_eq!(guest.offered() & MQ, 0);
+    assert_eq!(u16::from_le_bytes(guest.read(0x12)), 1);
+    let guest = Guest::new(block_with_queues(&engine, 1000));
+    assert_eq!(u16::from_le_bytes(guest.read(0x12)), crate::config::MAX_DISK_QUEUES);
+}
+
+#[test]
+fn requests_that_do_not_all_fit_are_answered_in_every_queue() {
+    const COUNT: usize = 3 * 64 + 1;
+    let engine = Manual::new();
+    let mut guest = Guest::new(block_with_queues(&engine, 4));
+    guest.start(FEATURES | MQ, 256);
+    for sector in 0..64 {
+        ask(&mut guest, 0, sector % 32);
+        ask(&mut guest, 1, 32 + sector % 32);
+        ask(&mut guest, 2, 64 + sector % 32);
+    }
+    ask(&mut guest, 3, 100);
+    (0..4).for_each(|queue| guest.kick(queue));
+    // The place of each that is over is taken by another one, whichever queue that is in.
+    for over in 0..COUNT {
+        let state = engine.when(|state| state.running.len() == (COUNT - over).min(128));
+        let (_, offset) = state.running[0];
+        drop(state);
+        engine.complete(offset, Ok(512));
+    }
+    [64, 64, 64, 1].into_iter().enumerate().for_each(|(queue, count)| drop(guest.wait(queue, count)));
+}
+
+#[test]
+fn every_queue_goes_on_where_it_was() {
+    let engine = Manual::new();
+    let mut guest = Guest::new(block_with_queues(&engine, 2));
+    guest.start(FEATURES | MQ, 64);
+    for sector in 0..3 {
+        let queue = usize::try_from(sector % 2).unwrap();
+        ask(&mut guest, queue, sector);
+        guest.kick(queue);
+        engine.complete(sector * 512, Ok(512));
+        guest.wait(queue, 1);
+    }
+    let mut guest = guest.loaded_into(block_with_queues(&engine, 2));
+    for (queue, sector) in [(1, 7), (0, 8)] {
+        let status = ask(&mut guest, queue, sector);
+        guest.kick(queue);
+        engine.complete(sector * 512, Ok(512));
+        guest.wait(queue, 1);
+        assert_eq!(self::status(&guest, status), 0);
+    }
+}
