@@ -54,11 +54,22 @@ pub(crate) enum BootArg {
     Firmware { code: PathBuf, variables: Option<PathBuf> },
 }
 
+/// The format of a disk image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ImageFormat {
+    #[default]
+    Raw,
+    /// Without a backing file.
+    Qcow2,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DiskArg {
     pub(crate) path: PathBuf,
+    pub(crate) format: ImageFormat,
     pub(crate) read_only: bool,
     pub(crate) attachment: Attachment,
+    pub(crate) queues: u16,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -99,6 +110,10 @@ pub(crate) enum ArgsError {
     Mac(#[source] ParseMacError),
     #[error("--net: queues: unsupported value {0:?}: supported values: 1 to {MAX_QUEUE_PAIRS}")]
     Queues(String),
+    #[error("--disk: the format {0:?} is unknown: raw or qcow2")]
+    Format(String),
+    #[error("--disk: {0} is no number of queues: 1 to 32, and several on the bus virtio alone")]
+    DiskQueues(String),
     #[error("--vnc")]
     Vnc(#[source] ParseAddressError),
     #[error("{option}: unknown key {key:?}: supported keys: {known}")]

@@ -13,7 +13,7 @@ use vireo_vmm::config::{
 };
 use vireo_vmm::sys::{tap, vhost};
 
-use crate::args::{Args, BootArg, DiskArg, NetArg};
+use crate::args::{Args, BootArg, DiskArg, ImageFormat, NetArg};
 
 /// What cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +121,11 @@ fn read(option: &'static str, path: &Path) -> Result<File, OpenError> {
 
 fn disk(arg: &DiskArg) -> Result<Disk, OpenError> {
     let file = exclusive("--disk", &arg.path, !arg.read_only)?;
-    Ok(Disk::new(DiskImage::Raw(file)).read_only(arg.read_only).attach(arg.attachment))
+    let image = match arg.format {
+        ImageFormat::Raw => DiskImage::Raw(file),
+        ImageFormat::Qcow2 => DiskImage::Qcow2 { image: file, backing: None },
+    };
+    Ok(Disk::new(image).read_only(arg.read_only).attach(arg.attachment).queues(arg.queues))
 }
 
 /// Locked for as long as it is open: two VMs that write one disk destroy its file systems.
@@ -174,7 +178,13 @@ mod tests {
     use super::*;
 
     fn arg(path: &Path, read_only: bool) -> DiskArg {
-        DiskArg { path: path.to_owned(), read_only, attachment: Attachment::Virtio }
+        DiskArg {
+            path: path.to_owned(),
+            format: ImageFormat::Raw,
+            read_only,
+            attachment: Attachment::Virtio,
+            queues: 1,
+        }
     }
 
     #[test]

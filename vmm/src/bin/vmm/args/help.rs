@@ -13,9 +13,10 @@ Usage: vmm --kernel FILE [OPTION]...
   --cmdline TEXT                   kernel command line (default: console=ttyS0)
   --cpus N                         vCPUs, 1 to 254 (default: 1)
   --memory SIZE                    RAM: 512M, 4G, a bare number counts MiB (default: 256M)
-  --disk path=FILE[,readonly=on][,bus=BUS]
-                                   raw disk image or block device on the bus virtio (default), sata or scsi;
-                                   may be given several times
+  --disk path=FILE[,format=FORMAT][,readonly=on][,bus=BUS][,queues=N]
+                                   disk image or block device, raw (default) or qcow2 without a backing file, on
+                                   the bus virtio (default), sata or scsi; on virtio with several queues (1 to
+                                   32); may be given several times
   --cdrom path=FILE[,bus=BUS]      image in a CD/DVD drive on the bus sata (default) or scsi; may be given
                                    several times
   --net tap=NAME[,mac=MAC][,queues=N][,vhost=on]

@@ -23,15 +23,24 @@ fn a_kernel_is_enough() {
 
 #[test]
 fn every_flag_is_parsed() {
-    let args = run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
-                    --disk path=b,bus=sata --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2,vhost=off --serial socket=s \
-                    --vnc unix:v");
+    let args = run(
+        "--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on,queues=4 \
+                    --disk path=b,bus=sata,format=qcow2 --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2,vhost=off --serial socket=s \
+                    --vnc unix:v",
+    );
     let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
     assert_eq!(args.boot, boot);
     assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
-    let disk = |path: &str, read_only, attachment| DiskArg { path: path.into(), read_only, attachment };
+    let disk = |path: &str, read_only, (attachment, queues)| DiskArg {
+        path: path.into(),
+        format: if path == "b" { ImageFormat::Qcow2 } else { ImageFormat::Raw },
+        read_only,
+        attachment,
+        queues,
+    };
     let (sata, cdrom) = (Attachment::Sata(DiskDevice::Disk), Attachment::Scsi(DiskDevice::CdRom));
-    let want = [disk("a", true, Attachment::Virtio), disk("b", false, sata), disk("c", true, cdrom)];
+    let want =
+        [disk("a", true, (Attachment::Virtio, 4)), disk("b", false, (sata, 1)), disk("c", true, (cdrom, 1))];
     assert_eq!(args.disks, want);
     assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
     assert_eq!((args.nets[0].queues, args.nets[0].vhost), (1, None));
@@ -70,6 +79,10 @@ fn mistakes_name_the_option() {
         ("--kernel k --disk readonly=on", "--disk"),
         ("--kernel k --disk path=a,readonly=yes", "readonly"),
         ("--kernel k --disk path=a,cache=none", "cache"),
+        ("--kernel k --disk path=a,format=vmdk", "vmdk"),
+        ("--kernel k --disk path=a,queues=0", "1 to 32"),
+        ("--kernel k --disk path=a,queues=33", "1 to 32"),
+        ("--kernel k --disk path=a,bus=sata,queues=2", "bus virtio alone"),
         ("--kernel k --disk path=a,bus=ide", "ide"),
         ("--kernel k --cdrom path=a,bus=virtio", "virtio"),
         ("--kernel k --cdrom readonly=on", "readonly"),

@@ -4,22 +4,42 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
-use vireo_vmm::config::{Adapter, Attachment, Input, Vsock};
+use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, Vsock};
 
-use super::{ArgsError, DiskArg, NetArg, SerialArg, once};
+use super::{ArgsError, DiskArg, ImageFormat, NetArg, SerialArg, once};
 
 pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
-    let (mut path, mut read_only, mut bus) = (None, None, None);
+    let (mut path, mut format, mut read_only, mut bus, mut queues) = (None, None, None, None, None);
     for (key, value) in pairs(text) {
         match key {
             "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
+            "format" => once(&mut format, "--disk: format", image_format(value)?)?,
             "readonly" => once(&mut read_only, "--disk: readonly", switch("--disk: readonly", value)?)?,
             "bus" => once(&mut bus, "--disk: bus", attachment(("--disk", DiskDevice::Disk), value)?)?,
-            _ => return Err(unknown("--disk", key, "path, readonly and bus")),
+            "queues" => once(&mut queues, "--disk: queues", disk_queues(value)?)?,
+            _ => return Err(unknown("--disk", key, "path, format, readonly, bus and queues")),
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
-    Ok(DiskArg { path, read_only: read_only.unwrap_or(false), attachment: bus.unwrap_or_default() })
+    let (attachment, queues) = (bus.unwrap_or_default(), queues.unwrap_or(1));
+    if queues > 1 && attachment != Attachment::Virtio {
+        return Err(ArgsError::DiskQueues(queues.to_string()));
+    }
+    let (format, read_only) = (format.unwrap_or_default(), read_only.unwrap_or(false));
+    Ok(DiskArg { path, format, read_only, attachment, queues })
+}
+
+fn image_format(value: &str) -> Result<ImageFormat, ArgsError> {
+    match value {
+        "raw" => Ok(ImageFormat::Raw),
+        "qcow2" => Ok(ImageFormat::Qcow2),
+        _ => Err(ArgsError::Format(value.to_owned())),
+    }
+}
+
+fn disk_queues(value: &str) -> Result<u16, ArgsError> {
+    let count = value.parse().ok().filter(|count| (1..=MAX_DISK_QUEUES).contains(count));
+    count.ok_or_else(|| ArgsError::DiskQueues(value.to_owned()))
 }
 
 /// A device of the option on the bus that is named.
@@ -43,7 +63,8 @@ pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--cdrom", key: "path" })?;
-    Ok(DiskArg { path, read_only: true, attachment: bus.unwrap_or(Attachment::Sata(DiskDevice::CdRom)) })
+    let attachment = bus.unwrap_or(Attachment::Sata(DiskDevice::CdRom));
+    Ok(DiskArg { path, format: ImageFormat::Raw, read_only: true, attachment, queues: 1 })
 }
 
 pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
