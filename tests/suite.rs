@@ -31,6 +31,7 @@ mod scenarios {
     mod huge_pages;
     mod images;
     mod isolation;
+    mod kills;
     mod limits;
     pub(crate) mod looking;
     mod many_disks;

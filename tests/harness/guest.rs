@@ -127,6 +127,8 @@ pub struct GuestConfig {
     pub memory_mib: u32,
     /// Raw images of virtio disks, by their paths in the host.
     pub disks: Vec<String>,
+    /// Queues of each of them.
+    pub disk_queues: u32,
     /// Where in the host it shows its display, if it has one: a socket's path.
     pub vnc: Option<String>,
     /// What draws on it.
@@ -156,6 +158,7 @@ impl Default for GuestConfig {
             cpus: 1,
             memory_mib: 256,
             disks: Vec::new(),
+            disk_queues: 1,
             vnc: None,
             video: Video::Bochs,
             drives: Vec::new(),
@@ -236,7 +239,7 @@ impl GuestConfig {
         words.extend(["--cpus".into(), self.cpus.to_string()]);
         words.extend(["--memory".into(), format!("{}M", self.memory_mib)]);
         for disk in &self.disks {
-            words.extend(["--disk".into(), format!("path={disk}")]);
+            words.extend(["--disk".into(), format!("path={disk},queues={}", self.disk_queues)]);
         }
         words.extend(self.drives.iter().flat_map(Drive::vmm));
         if let Some(tap) = &self.tap {
@@ -277,7 +280,10 @@ impl GuestConfig {
         words.extend(["-smp".into(), self.cpus.to_string(), "-m".into(), self.memory_mib.to_string()]);
         for (n, disk) in self.disks.iter().enumerate() {
             words.extend(["-drive".into(), format!("if=none,id=d{n},format=raw,file={disk}")]);
-            words.extend(["-device".into(), format!("virtio-blk-pci,drive=d{n}")]);
+            words.extend([
+                "-device".into(),
+                format!("virtio-blk-pci,drive=d{n},num-queues={}", self.disk_queues),
+            ]);
         }
         words.extend(self.drives.iter().enumerate().flat_map(|(number, drive)| drive.qemu(number)));
         if let Some(tap) = &self.tap {

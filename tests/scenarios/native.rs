@@ -105,23 +105,30 @@ fn nics_on_qemu() -> Result<(), HostError> {
     nics(&host, "qemu")
 }
 
-/// One has a queue pair for each vCPU, also after a pause; one has no link.
+/// One has a queue pair for each vCPU, also after a pause, and queues of its disks; one has no link.
 fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     const PING: &str = "ping -c 3 -i 0.2 -w 10 10.0.2.1";
+    // Through the queues of both vCPUs.
+    const WRITE: &str = "for cpu in 0 1; do taskset $((1 << cpu)) dd if=/dev/urandom of=/tmp/$cpu bs=64k count=4 2>/dev/null && \
+        taskset $((1 << cpu)) dd if=/tmp/$cpu of=/dev/vda bs=64k seek=$((cpu * 4)) oflag=direct 2>/dev/null && \
+        taskset $((2 >> cpu)) dd if=/dev/vda bs=64k count=4 skip=$((cpu * 4)) iflag=direct 2>/dev/null | cmp - /tmp/$cpu || exit 1; done";
     let standalone = Standalone::start_on(host, hypervisor)?;
-    let several = manifest(host, "one")
-        .replace("cores: 1", "cores: 2")
-        .replace("      rng: {}", "      networkInterfaceMultiqueue: true\n      rng: {}");
+    let several = manifest(host, "one").replace("cores: 1", "cores: 2").replace(
+        "      rng: {}",
+        "      networkInterfaceMultiqueue: true\n      blockMultiQueue: true\n      rng: {}",
+    );
     standalone.kubectl("apply -f -", Some(&several))?.ok();
     standalone.becomes_ready("vmi/one")?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     assert_eq!(guest.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", SOON)?.trim(), "2");
+    assert_eq!(guest.run("ls /sys/block/vda/mq | wc -l", SOON)?.trim(), "2");
+    guest.run(WRITE, SOON)?;
     guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
     assert_eq!(nic(&standalone, "one")?, ("up".into(), 2.into()));
     standalone.virtctl("pause vmi one")?.ok();
     standalone.virtctl("unpause vmi one")?.ok();
-    guest.run(PING, SOON)?;
+    guest.run(&format!("{PING} && {WRITE}"), SOON)?;
     standalone.virtctl("reset vmi one")?.ok();
     guest.ready()?;
     guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;

@@ -116,6 +116,7 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
         cpus,
         memory_mib: 128,
         disks: vec!["/tmp/disk".into()],
+        disk_queues: cpus,
         tap: Some("tap0".into()),
         arguments: vec!["--save".into(), "/tmp/saved".into()],
         ..GuestConfig::default()
@@ -124,6 +125,8 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
     guest.ready()?;
     start_load(&mut guest, &sent)?;
     let mut before = wait_for_progress(&mut guest, &[1, 1, 10, 1, 1])?;
+    let queues = quiet(&mut guest, "ls /sys/block/vda/mq | wc -l; grep -c virtio.*-req /proc/interrupts")?;
+    assert_eq!(queues, format!("{cpus}\n{cpus}\n"), "queues of the disk, and their interrupts");
     if monitor == Monitor::Qemu {
         return Ok(());
     }
