@@ -2,9 +2,7 @@
 //! ID namespace and in the VM's network namespace. It makes its other namespaces, sees only the files of the system and the
 //! directory of its sockets from then on, and gives up every privilege.
 //!
-//! In a Pod, the container runtime does this.
-
-mod landlock;
+//! In a Pod, the container runtime does this, but for the rules of landlock.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,6 +20,7 @@ use vireo_privileges::Unprivileged;
 use vireo_privileges::root::{DirectoryAccess, Root, RootError};
 
 use crate::fault::chain;
+use crate::landlock;
 
 /// The variables of the environment that the launcher keeps: those that its options have, and those for its log.
 const KEPT_VARIABLES: [&str; 7] = [
@@ -127,11 +126,8 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     vireo_privileges::limit(&LIMITS).map_err(ConfineError::of("set resource limits"))?;
     vireo_privileges::give_up(Some(confinement.user), Unprivileged::Fails)
         .map_err(ConfineError::of("give up privileges"))?;
-    let is_restricted = landlock::restrict(&confinement.directory, node.as_fd())
+    landlock::restrict([&*confinement.directory], Some(node.as_fd()))
         .map_err(|error| ConfineError::of("set landlock rules")(io::Error::other(error)))?;
-    if !is_restricted {
-        tracing::warn!("the kernel has no landlock: the launcher is confined without its rules");
-    }
     let mut command = Command::new(program);
     command.args(&confinement.arguments).env_clear().envs(environment).stdin(Stdio::null());
     Ok(command)

@@ -5,7 +5,8 @@
 //! runs until it ends; [`session`] owns all of that. Beside the VM run its serial console ([`console`]), the DHCP
 //! server of its network ([`dhcp`]), its IPv6 router ([`ipv6`]) and the probes of its guest ([`health`]).
 //!
-//! A launcher that the node agent starts as a process confines itself first ([`confine`]). In a Pod, the same program serves other containers: [`image`] and [`console_log`].
+//! A launcher that the node agent starts as a process confines itself first ([`confine`]), and one in a Pod restricts itself
+//! ([`landlock`]). In a Pod, the same program serves other containers: [`image`] and [`console_log`].
 //!
 //! One thread runs everything here; the native hypervisor brings its own threads for the VM.
 
@@ -22,6 +23,7 @@ pub mod host;
 pub mod hypervisor;
 pub mod image;
 pub mod ipv6;
+pub mod landlock;
 pub mod launch;
 pub mod logging;
 pub mod node;

@@ -22,7 +22,8 @@ use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
-use vireo_launcher::{confine, console_log, image, logging, process, socket};
+use vireo_launcher::{confine, console_log, image, landlock, logging, process, socket};
+use vireo_privileges::landlock::LandlockError;
 use vireo_privileges::seccomp::{self, Seccomp};
 use vireo_proto::RUN_DIRECTORY;
 use vireo_proto::files::{self, FILES_SOCKET};
@@ -100,6 +101,13 @@ struct Args {
     /// The variable store of that code, unchanged; VMs get copies.
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_VARIABLES", requires = "efi_code")]
     efi_variables: Option<PathBuf>,
+    /// Restrict this process, and what it starts, by landlock, where the kernel has it: it writes beside the socket and in
+    /// the directories of --writable alone. For launchers in Pods.
+    #[arg(long)]
+    landlock: bool,
+    /// Another directory that it writes in.
+    #[arg(long, value_name = "DIR", requires = "landlock")]
+    writable: Vec<PathBuf>,
     /// What becomes of a system call that a launcher does not need.
     #[arg(long, value_name = "MODE", env = seccomp::VARIABLE, default_value_t, value_parser = seccomp_mode())]
     seccomp: Seccomp,
@@ -116,6 +124,8 @@ fn seccomp_mode() -> impl TypedValueParser<Value = Seccomp> {
 enum LauncherError {
     #[error("cannot give up what this process should not have")]
     Harden(#[source] rustix::io::Errno),
+    #[error("cannot set landlock rules")]
+    Landlock(#[from] LandlockError),
     #[error("cannot set up signals and timers")]
     Runtime(#[source] io::Error),
     #[error("cannot serve the launcher protocol")]
@@ -190,6 +200,11 @@ fn tail_console(launcher: &Path) -> Result<(), LauncherError> {
 
 fn run(socket: &Path, args: Args) -> Result<(), LauncherError> {
     process::harden().map_err(LauncherError::Harden)?;
+    if args.landlock {
+        // While there is one thread: rules hold for the thread that sets them, and what it starts.
+        let writable = args.writable.iter().map(PathBuf::as_path);
+        landlock::restrict(writable.chain(socket.parent()), None)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         let listener = vireo_launcher::socket::bind(socket)?;

@@ -2,6 +2,7 @@
 
 mod guest;
 mod hotplug;
+mod landlock;
 mod launched;
 mod requests;
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     Container, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume, VolumeDevice,
 };
 use serde_json::json;
-use vireo_api::names::{CLAIM_DISKS_ANNOTATION, claim_device, claim_disk};
+use vireo_api::names::{CLAIM_DISKS_ANNOTATION, claim_device, claim_directory, claim_disk};
 use vireo_api::spec::Bytes;
 use vireo_api::v1::{VirtualMachineInstance, VolumeClaim};
 
@@ -80,6 +80,12 @@ fn is_filesystem(vmi: &VirtualMachineInstance, volume: &str) -> bool {
     vmi.spec.domain.devices.filesystems.iter().any(|filesystem| filesystem.name == volume)
 }
 
+/// The directories, in the launcher Pod of an instance, of the claims whose file systems its guest shares and writes to.
+pub(super) fn writable_filesystems(vmi: &VirtualMachineInstance) -> impl Iterator<Item = String> {
+    let shared = of(vmi).filter(|(volume, claim)| !claim.read_only && is_filesystem(vmi, volume));
+    shared.map(|(volume, _)| claim_directory(volume))
+}
+
 /// Notes files of claims in a launcher Pod beside those that are noted already: the node agent opens them.
 pub(super) fn note_files(pod: &mut Pod, files: impl IntoIterator<Item = (String, Option<u64>)>) {
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -145,10 +151,15 @@ mod tests {
         let claims = Claims::from([("files".to_owned(), Claim { block: false, capacity: 4096 })]);
         let containers = vec![Container::default()];
         let mut pod = Pod { spec: Some(PodSpec { containers, ..PodSpec::default() }), ..Pod::default() };
-        add(&mut pod, &serde_json::from_value(vmi).unwrap(), &claims);
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+        add(&mut pod, &vmi, &claims);
         assert_eq!(pod.metadata.annotations, None);
-        let mount = json!({"name": "claim-0", "mountPath": "/var/run/kubevirt-private/vmi-disks/shared"});
+        let directory = "/var/run/kubevirt-private/vmi-disks/shared";
+        assert_eq!(writable_filesystems(&vmi).collect::<Vec<_>>(), [directory]);
+        let mount = json!({"name": "claim-0", "mountPath": directory});
         assert_eq!(json!(pod)["spec"]["containers"][0]["volumeMounts"], json!([mount]));
+        vmi.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().read_only = Some(true);
+        assert_eq!(writable_filesystems(&vmi).count(), 0);
     }
 
     #[test]

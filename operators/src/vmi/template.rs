@@ -84,7 +84,12 @@ pub fn launcher_pod(
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
     let by_kubelet = launcher.started_by == StartedBy::Kubelet;
-    let command = ["/usr/bin/virt-launcher", "--socket", SOCKET].map(str::to_owned);
+    let mut command = ["/usr/bin/virt-launcher", "--socket", SOCKET].map(str::to_owned).to_vec();
+    if by_kubelet {
+        command.push("--landlock".to_owned());
+        let writable = super::claims::writable_filesystems(vmi);
+        command.extend(writable.flat_map(|directory| ["--writable".to_owned(), directory]));
+    }
     let mounts = || {
         let sockets = mount(SOCKETS_VOLUME, SOCKETS_DIRECTORY, false);
         // The kubelet makes only volumes that a container has.
@@ -95,7 +100,7 @@ pub fn launcher_pod(
         name: COMPUTE.to_owned(),
         image: Some(launcher.image.clone()),
         image_pull_policy: by_kubelet.then(|| config.image_pull_policy.clone()),
-        command: Some(command.into()),
+        command: Some(command),
         volume_mounts: by_kubelet.then(mounts),
         security_context: by_kubelet.then(unprivileged),
         resources: Some(resources(vmi, &requests, by_kubelet, config)),
@@ -515,6 +520,7 @@ mod tests {
             {"name": "ephemeral-disks", "mountPath": DISKS_DIRECTORY, "readOnly": true}]);
         assert_eq!(container["volumeMounts"], mounts);
         assert_eq!(container["command"][2], format!("{SOCKETS_DIRECTORY}/launcher.sock"));
+        assert_eq!(container["command"][3], "--landlock");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt};
 use std::os::unix::net::UnixStream as StdStream;
@@ -86,8 +86,9 @@ impl InheritedFds {
                 all.iter().map(|queues| queues.iter().map(OwnedFd::try_clone).collect()).collect()
             };
             let share = |file: &File| file.as_fd().try_clone_to_owned();
+            let by_path = |file: &File| openable(file, launch.memory_bytes);
             let kernel = host.kernel.as_ref().map(|(kernel, initrd)| {
-                io::Result::Ok((share(kernel)?, initrd.as_ref().map(share).transpose()?))
+                io::Result::Ok((by_path(kernel)?, initrd.as_ref().map(by_path).transpose()?))
             });
             Ok(Self {
                 kvm: host.kvm.as_ref().map(OwnedFd::try_clone).transpose()?,
@@ -198,6 +199,25 @@ impl InheritedFds {
             .chain(self.kvm_fd())
             .collect()
     }
+}
+
+/// A file that QEMU opens by the path of its descriptor. Where rules of landlock or the file's mode do not let it, it is a copy
+/// in memory. `most` is how many bytes that may have.
+fn openable(file: &File, most: u64) -> io::Result<OwnedFd> {
+    match File::open(format!("/proc/self/fd/{}", file.as_raw_fd())) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        opened => return opened.and_then(|_| file.as_fd().try_clone_to_owned()),
+    }
+    let length = file.metadata()?.len();
+    if length > most {
+        let text = format!("a kernel or initrd of {length} bytes does not fit in the guest's memory");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    let mut copy = File::from(memfd_create("kernel", MemfdFlags::CLOEXEC)?);
+    let mut file = file;
+    file.rewind()?;
+    io::copy(&mut file.take(length), &mut copy)?;
+    Ok(copy.into())
 }
 
 /// A table in a file without a name, which QEMU reads.
@@ -323,7 +343,40 @@ async fn listen(mut port: UnixStream, mut listener: FirmwareLogListener) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use vireo_privileges::landlock::Rules;
+
     use super::*;
+
+    #[test]
+    fn a_kernel_that_cannot_be_opened_by_its_path_is_copied() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kernel");
+        std::fs::write(&path, "kernel").unwrap();
+        let file = File::open(&path).unwrap();
+        let is_the_file = |fd: OwnedFd| {
+            let (copy, file) = (File::from(fd).metadata().unwrap(), file.metadata().unwrap());
+            (copy.dev(), copy.ino()) == (file.dev(), file.ino())
+        };
+        assert!(is_the_file(openable(&file, 5).unwrap()), "no copy is needed");
+        // Rules hold for the thread that sets them, and those it starts.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let rules = Rules::new().unwrap();
+                if !rules.restrict().unwrap() {
+                    eprintln!("skipped: the kernel has no landlock");
+                    return;
+                }
+                let refused = openable(&file, 5).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+                let copy = openable(&file, 6).unwrap();
+                let again = std::fs::read_to_string(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+                assert_eq!(again.unwrap(), "kernel");
+                assert!(!is_the_file(copy));
+            });
+        });
+    }
 
     #[test]
     fn a_name_is_looked_up_and_a_path_is_not() {

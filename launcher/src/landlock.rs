@@ -1,29 +1,43 @@
-//! What landlock lets a launcher do, where the kernel has it.
+//! What landlock lets a launcher do, where the kernel has it. On a single host, the launcher sets the rules when it confines
+//! itself; in a Pod, when it starts.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use tracing::warn;
 use vireo_privileges::landlock::{LandlockError, Rights, Rules};
 
 /// Where the devices are that a launcher sees.
 const DEVICES: &str = "/dev";
 
-/// Restricts this process and what it starts: it reads and executes what it sees, and writes in `directory`, where its
-/// sockets are. Returns whether the kernel has landlock.
+/// Restricts this thread and what it starts: it reads and executes what it sees, and writes in these directories. Returns
+/// whether the kernel has landlock.
 ///
 /// QEMU takes the guest's kernel by a path alone. It gets `/proc/self/fd/N` of the file that the node agent passed, and opening
-/// that is checked by the directories above the file in the mounts of the node, hence the rule for their root, `node`. Rules
-/// cannot be added once files are passed. Paths lead to no file of the node: the mounts of this process have none.
+/// that is checked by the directories above the file in the mounts that the file was opened in. On a single host, these are
+/// those of the node: hence a rule for their root, `node`. Paths lead to no file of the node: the mounts of this process have
+/// none. In a Pod, they may be those of another container, and QEMU gets a copy. Rules cannot be added once files are passed.
 ///
 /// # Errors
 /// When the kernel has landlock and refuses the rules.
-pub(super) fn restrict(directory: &Path, node: BorrowedFd<'_>) -> Result<bool, LandlockError> {
-    Rules::new()?
+pub fn restrict<'d>(
+    writable: impl IntoIterator<Item = &'d Path>,
+    node: Option<BorrowedFd<'_>>,
+) -> Result<bool, LandlockError> {
+    let mut rules = Rules::new()?
         .beneath(Path::new("/"), Rights::ReadAndExecute)?
-        .file(node, Rights::Read)?
-        .beneath(Path::new(DEVICES), Rights::Device)?
-        .beneath(directory, Rights::All)?
-        .restrict()
+        .beneath(Path::new(DEVICES), Rights::Device)?;
+    if let Some(node) = node {
+        rules = rules.file(node, Rights::Read)?;
+    }
+    for directory in writable {
+        rules = rules.beneath(directory, Rights::All)?;
+    }
+    let is_restricted = rules.restrict()?;
+    if !is_restricted {
+        warn!("the kernel has no landlock: the launcher goes on without its rules");
+    }
+    Ok(is_restricted)
 }
 
 #[cfg(test)]
@@ -36,18 +50,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_directory_is_written_to() {
+    fn only_the_directories_are_written_to() {
         let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let shared = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("there"), "text").unwrap();
         // Rules hold for the thread that sets them, and those it starts.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let node = fs::File::open("/").unwrap();
-                if !restrict(inside.path(), node.as_fd()).unwrap() {
+                if !restrict([inside.path(), shared.path()], Some(node.as_fd())).unwrap() {
                     eprintln!("skipped: the kernel has no landlock");
                     return;
                 }
                 UnixListener::bind(inside.path().join("socket")).unwrap();
+                fs::write(shared.path().join("new"), "").unwrap();
                 assert_eq!(fs::read_to_string(outside.path().join("there")).unwrap(), "text");
                 for done in [
                     fs::write(outside.path().join("there"), "other"),
