@@ -1,6 +1,11 @@
+use std::io::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
 use vireo_privileges::seccomp::table::{Allowed, Failing};
 
 use super::*;
@@ -118,8 +123,63 @@ fn panic_with_a_backtrace() {
     std::thread::spawn(|| panic!("a test")).join().unwrap_err();
 }
 
+/// What a launcher with QEMU does now and then: where a call is missing, a guest ends long after its start.
+fn rare_work_with_qemu() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut hangups = {
+        let _entered = runtime.enter();
+        signal(SignalKind::hangup()).unwrap()
+    };
+    let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    restrict(Seccomp::Enforce, Some(Thread::Driver));
+    // The allocator: its heaps grow, move and shrink, each thread gets another one, and memory is refused.
+    let mut large = vec![1_u8; 32 << 20];
+    large.reserve_exact(64 << 20);
+    large.truncate(1 << 20);
+    large.shrink_to_fit();
+    let sizes = || (0..64).map(|size| vec![1_u8; size * 1000]).map(|block| block.len()).sum::<usize>();
+    let threads: Vec<_> = (0..32).map(|_| std::thread::spawn(sizes)).collect();
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 2_016_000));
+    large.try_reserve_exact(1 << 60).unwrap_err();
+    runtime.block_on(async {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        hangups.recv().await.unwrap();
+        let timer = tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>());
+        assert!(timer.await.is_err());
+        let exists = tokio::task::spawn_blocking(|| Path::new("/proc/self/stat").exists());
+        assert!(exists.await.unwrap());
+        // Probes that fail. This host may have no IPv6.
+        let refused: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        tokio::net::TcpStream::connect(refused).await.unwrap_err();
+        drop(tokio::net::UdpSocket::bind("[::1]:0").await);
+    });
+    std::thread::available_parallelism().unwrap();
+    assert_eq!(std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().count(), 1);
+    // A log that has no reader.
+    let (reader, mut log) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(log.write(b"line").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Calls itself until its stack has no space left.
+#[expect(unconditional_recursion, reason = "that is what it is for")]
+fn recurse(depth: u64) -> u64 {
+    std::hint::black_box(recurse(std::hint::black_box(depth + 1)) + 1)
+}
+
 fn act(name: &str) {
     match name {
+        "rare work with QEMU" => rare_work_with_qemu(),
+        "abort with QEMU" => {
+            restrict(Seccomp::Enforce, Some(Thread::Driver));
+            std::process::abort();
+        }
+        "overflow with QEMU" => {
+            restrict(Seccomp::Enforce, Some(Thread::Driver));
+            std::thread::spawn(|| recurse(0)).join().unwrap();
+        }
         "ptrace" => {
             restrict(Seccomp::Enforce, None);
             ptrace();
@@ -225,12 +285,26 @@ fn what_a_launcher_does_is_allowed() {
     if let Ok(name) = std::env::var(ACT) {
         return act(&name);
     }
-    for name in ["work", "work of a device", "work with QEMU", "off"] {
+    for name in ["work", "work of a device", "work with QEMU", "rare work with QEMU", "off"] {
         let output = in_a_child("what_a_launcher_does_is_allowed", name);
         assert!(output.status.success(), "{name}: {output:?}");
         let log = String::from_utf8_lossy(&output.stderr);
         let has_trace = log.contains("panic_with_a_backtrace");
         assert_eq!(has_trace, ["work", "work with QEMU"].contains(&name), "{name}: {log}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("went on"), "{name}");
+    }
+}
+
+/// Its log has the reason then, and not a call that was rejected.
+#[test]
+fn the_end_by_a_defect_is_not_one_by_the_filter() {
+    if let Ok(name) = std::env::var(ACT) {
+        return act(&name);
+    }
+    for (name, said) in [("abort with QEMU", ""), ("overflow with QEMU", "has overflowed its stack")] {
+        let output = in_a_child("the_end_by_a_defect_is_not_one_by_the_filter", name);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{name}: {log}");
+        assert!(log.contains(said) && !log.contains("seccomp"), "{name}: {log}");
     }
 }
