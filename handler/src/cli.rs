@@ -62,7 +62,14 @@ struct Source {
     manifests: Option<PathBuf>,
     /// Run the VMIs that a cluster binds to this node, in their launcher Pods. The cluster is that of $KUBECONFIG, or the
     /// one that this program runs in. DIR is where the kubelet has its Pods.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "/var/lib/kubelet/pods")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        default_missing_value = "/var/lib/kubelet/pods",
+        // The kubelet makes the cgroups of launchers.
+        conflicts_with = "launcher_io_max"
+    )]
     cluster: Option<PathBuf>,
 }
 
@@ -134,6 +141,9 @@ mod tests {
         assert_eq!(source(parse(&["--cluster"])), Some(Vmis::Cluster("/var/lib/kubelet/pods".into())));
         assert_eq!(source(parse(&["--cluster", "/p"])), Some(Vmis::Cluster("/p".into())));
         assert!(Cli::try_parse_from(["virt-handler", "--manifests", "there", "--cluster"]).is_err());
+        let limits = ["--launcher-io-max", "8:0 wbps=1"];
+        let limited = |source: &[&str]| Cli::try_parse_from([&["virt-handler"], source, &limits].concat());
+        assert!(limited(&["--manifests", "there"]).is_ok() && limited(&["--cluster"]).is_err());
         assert!(parse(&["--state-dir", "here"]).run.parts().is_none());
         assert!(parse(&["status", "one"]).command.is_some());
         assert!(Cli::try_parse_from(["virt-handler", "--manifests", "there", "status"]).is_err());

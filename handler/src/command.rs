@@ -7,6 +7,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 pub use vireo_client::program::{Failure, run, stop_signal};
 
+use crate::launcher::cgroup::IoMax;
 use crate::launcher::users::Users;
 use crate::network::address::parse_ipv6_range;
 use crate::network::host::GuestAccess;
@@ -52,6 +53,10 @@ pub struct NodeArgs {
     /// Whether launchers have cgroups with limits of memory, CPU time and processes.
     #[arg(long, value_enum, default_value_t = Cgroups::Auto)]
     launcher_cgroups: Cgroups,
+    /// How much each launcher may read from and write to a disk of this host in a second, as a line of the kernel's io.max: `8:0
+    /// wbps=104857600 riops=1000`. May be repeated for other disks.
+    #[arg(long, value_name = "LIMITS")]
+    launcher_io_max: Vec<IoMax>,
     /// User and group IDs of launchers. Each VM has its own, each import of an image one of the last 64 (of a quarter, where there are
     /// fewer than 256), and nothing else on this host may use them. The default is above those that distributions and container
     /// runtimes use.
@@ -150,6 +155,7 @@ impl NodeArgs {
                 Cgroups::Required => LauncherCgroups::Required,
                 Cgroups::None => LauncherCgroups::None,
             },
+            io_max: self.launcher_io_max,
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,
                 None => beside_this_program("virt-launcher")?,

@@ -11,7 +11,7 @@ use vireo_api::v1::{SMBiosConfiguration, VirtualMachineInstance};
 
 use crate::cluster::Projector;
 use crate::jobs::Jobs;
-use crate::launcher::cgroup::Cgroups;
+use crate::launcher::cgroup::{Cgroups, IoMax};
 use crate::launcher::cpus::{self, TooFewCpus};
 use crate::launcher::link::chain;
 use crate::launcher::pod::ClaimDisks;
@@ -128,13 +128,14 @@ pub(crate) enum UserError {
     State(#[from] StateError),
 }
 
-fn find_cgroups(wanted: LauncherCgroups) -> Option<Cgroups> {
+fn find_cgroups(wanted: LauncherCgroups, io_max: Vec<IoMax>) -> Option<Cgroups> {
     if wanted == LauncherCgroups::None {
         return None;
     }
     let found = Cgroups::find();
     let found =
         found.map_err(|error| warn!(%error, "launchers share the handler's cgroup, without limits")).ok()?;
+    let found = found.with_io_max(io_max);
     if let Err(error) = found.complete() {
         warn!(%error, "launchers have cgroups without a part of their limits");
     }
@@ -156,7 +157,7 @@ impl Node {
             );
         }
         let (state, cgroups) = match &settings.runtime {
-            Runtime::Process => (state, find_cgroups(settings.cgroups)),
+            Runtime::Process => (state, find_cgroups(settings.cgroups, settings.io_max.clone())),
             // The kubelet makes the cgroups of Pods.
             Runtime::Pods(_) => (state.of_pods(), None),
         };
@@ -205,6 +206,7 @@ impl Node {
             qemu: None,
             storage_dir: "/absent".into(),
             storage_overcommit: 100,
+            io_max: Vec::new(),
             allowed: crate::storage::AllowedPaths::any(),
             node_name: "node1".to_owned(),
             registries: None,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 
+use crate::launcher::cgroup::IoMax;
 use crate::launcher::users::Users;
 use crate::network::host::GuestAccess;
 use crate::storage::{AllowedDirectories, AllowedPaths, ImageReader, RegistrySettings};
@@ -57,6 +58,8 @@ pub struct Settings {
     pub isolation: Isolation,
     /// `--launcher-cgroups`.
     pub cgroups: LauncherCgroups,
+    /// `--launcher-io-max`.
+    pub io_max: Vec<IoMax>,
     /// `--launcher`.
     pub launcher: PathBuf,
     /// `--qemu`; the launcher's default when absent.

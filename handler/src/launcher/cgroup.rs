@@ -5,6 +5,7 @@
 //! its own (cgroup v1) has them below the handler's own cgroup there.
 
 mod controllers;
+mod io_max;
 pub mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 pub use controllers::Controller;
 use controllers::{enable, own, unified};
+pub use io_max::{IoMax, IoMaxError};
 use limits::Limits;
 
 /// How long killed processes may take to end.
@@ -60,6 +62,8 @@ pub struct Cgroups {
     unified: Option<PathBuf>,
     /// By the controllers that limits can be set of: in the unified hierarchy or another one.
     controllers: BTreeMap<Controller, PathBuf>,
+    /// The limits of block I/O that all launchers have.
+    io_max: Vec<IoMax>,
 }
 
 impl Cgroups {
@@ -93,8 +97,14 @@ impl Cgroups {
         }
         match unified.is_none() && controllers.is_empty() {
             true => Err(denied.unwrap_or(CgroupError::NoHierarchy)),
-            false => Ok(Self { unified, controllers }),
+            false => Ok(Self { unified, controllers, io_max: Vec::new() }),
         }
+    }
+
+    /// The same, of which each launcher has these limits of block I/O.
+    #[must_use]
+    pub fn with_io_max(self, io_max: Vec<IoMax>) -> Self {
+        Self { io_max, ..self }
     }
 
     /// The resources that cannot be limited.
@@ -102,7 +112,9 @@ impl Cgroups {
     /// # Errors
     /// Names them.
     pub fn complete(&self) -> Result<(), CgroupError> {
-        let missing = Controller::REQUIRED.into_iter().filter(|one| !self.controllers.contains_key(one));
+        let io = Some(Controller::Io).filter(|_| !self.io_max.is_empty());
+        let needed = Controller::REQUIRED.into_iter().chain(io);
+        let missing = needed.filter(|one| !self.controllers.contains_key(one));
         let missing: Vec<&str> = missing.map(Controller::as_str).collect();
         if missing.is_empty() { Ok(()) } else { Err(CgroupError::Unlimited(missing.join(", "))) }
     }
@@ -147,6 +159,19 @@ impl Cgroups {
                     Ok(()) | Err(_) => {}
                 }
             }
+        }
+        done.and(self.limit_io(uid))
+    }
+
+    fn limit_io(&self, uid: Uuid) -> Result<(), CgroupError> {
+        // Without the controller, it is missing.
+        let Some(parent) = self.controllers.get(&Controller::Io) else { return Ok(()) };
+        let is_v2 = self.unified.as_ref() == Some(parent);
+        let mut done = Ok(());
+        for (name, value) in self.io_max.iter().flat_map(|max| max.files(is_v2)) {
+            let path = parent.join(uid.to_string()).join(name);
+            let limited = set(&path, &value).map_err(|source| CgroupError::Limit { path, source });
+            done = done.and(limited);
         }
         done
     }

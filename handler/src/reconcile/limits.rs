@@ -83,10 +83,12 @@ impl VmiReconciler {
             Err(error) => Some(chain(&error)),
         };
         let resources = vm.resources();
-        let is_limited = resources.cpu_limit().is_some() || resources.memory_limit().is_some();
+        let is_limited = resources.cpu_limit().is_some()
+            || resources.memory_limit().is_some()
+            || !self.node.settings.io_max.is_empty();
         let problem = problem.filter(|_| is_limited);
         if let Some(problem) = &problem {
-            warn!("spec.domain.resources.limits are not in force: {problem}");
+            warn!("limits of the launcher are not in force: {problem}");
         }
         let mut record = self.known()?;
         note_limits(&mut record.vmi.status, problem.as_deref(), &now());

@@ -37,6 +37,7 @@ pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
         vm_cidr_ipv6: None,
         guest_access: Default::default(),
         storage_overcommit: 100,
+        io_max: Vec::new(),
         cgroups: vireo_handler::settings::LauncherCgroups::Auto,
         launcher: "virt-launcher".into(),
         qemu: None,

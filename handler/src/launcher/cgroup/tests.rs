@@ -93,6 +93,37 @@ fn a_launcher_has_a_share_of_block_io() {
     cgroups.remove(uid, Vec::new()).unwrap();
 }
 
+/// The number of a disk of this host.
+fn disk() -> Option<String> {
+    let disks = fs::read_dir("/sys/block").ok()?.filter_map(Result::ok);
+    let disks = disks.filter(|disk| disk.path().join("device").exists());
+    disks.filter_map(|disk| fs::read_to_string(disk.path().join("dev")).ok()).next()
+}
+
+#[test]
+fn a_launcher_has_the_limits_of_block_io_that_are_set() {
+    let (Some(cgroups), Some(disk)) = (complete(), disk()) else { return };
+    let Some(parent) = cgroups.controllers.get(&Controller::Io).cloned() else {
+        eprintln!("SKIPPED: this host has no controller of block I/O");
+        return;
+    };
+    let disk = disk.trim();
+    let max = format!("{disk} wbps=1048576 riops=100").parse().unwrap();
+    let cgroups = cgroups.with_io_max(vec![max]);
+    let limits = Limits { memory: 64 << 20, pids: 20, cpu: None, cpu_share: 100 };
+    let (_, _, uid) = run_limited(&cgroups, &limits, "true");
+    let read = |name: &str| fs::read_to_string(parent.join(uid.to_string()).join(name)).unwrap_or_default();
+    let set =
+        ["io.max", "blkio.throttle.write_bps_device", "blkio.throttle.read_iops_device"].map(read).concat();
+    let is_set = |value: &str| set.lines().any(|line| line.starts_with(disk) && line.contains(value));
+    assert!(is_set("1048576") && is_set("100"), "{set}");
+    // A device that is none.
+    let absent = cgroups.with_io_max(vec!["0:1 wbps=1".parse().unwrap()]);
+    let error = absent.limit(uid, &limits).unwrap_err().to_string();
+    assert!(error.contains("io.max") || error.contains("write_bps_device"), "{error}");
+    absent.remove(uid, Vec::new()).unwrap();
+}
+
 #[test]
 fn a_cgroup_of_an_earlier_handler_is_removed_by_its_name() {
     let (dir, uid) = (tempfile::tempdir().unwrap(), Uuid::new_v4());
