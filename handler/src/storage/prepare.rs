@@ -384,6 +384,9 @@ fn make(
             DiskSource::Raw(text(&at)?.into())
         }
         Step::Empty { capacity, at } => {
+            if !at.exists() {
+                places.claims.admit_disk(&at, capacity).map_err(volume)?;
+            }
             volumes::empty_disk(&at, capacity, job).map_err(volume)?;
             DiskSource::Qcow2 { path: text(&at)?.into(), backing: None }
         }

@@ -55,9 +55,9 @@ pub enum VolumeError {
         /// What there is.
         free: u64,
     },
-    /// No space for a claim beside the others.
+    /// No space for a claim or an empty disk beside claims.
     #[error(
-        "{path} needs {wanted}, and {left} are free of {capacity}: {promised} are promised to other claims \
+        "{path} needs {wanted}, and {left} are free of {capacity}: {promised} are promised to claims \
          (--storage-overcommit {overcommit})"
     )]
     PoolFull {

@@ -202,7 +202,7 @@ async fn claims_get_what_was_not_promised_to_others() {
     of.until("the second has no space", || of.events("ProvisioningFailed") > 0).await;
     assert_eq!(of.status()["phase"], "Pending");
     let problem = of.problem();
-    assert!(problem.contains("are promised to other claims") && problem.contains(" free of "), "{problem}");
+    assert!(problem.contains("are promised to claims") && problem.contains(" free of "), "{problem}");
     assert!(!of.file().exists());
     assert_eq!(of.world.ask("DELETE", &format!("{CLAIMS}/other"), Value::Null).await.0, 200);
     of.until("now it has", || of.status()["phase"] == "Bound").await;

@@ -56,6 +56,28 @@ impl Claims {
     /// Checks whether a claim may have so many bytes more.
     pub(super) fn reserve(&self, path: &Path, more: u64) -> Result<(), VolumeError> {
         let pool = self.pool().map_err(|source| VolumeError::Open { path: self.root.clone(), source })?;
+        self.fits(path, &pool, more)
+    }
+
+    /// Checks whether a disk that is not a claim's, and is about to be made, may have so many bytes: what is free on its file
+    /// system, less what is promised to claims there and not written yet. Blocks.
+    ///
+    /// # Errors
+    /// When it may not, or its directory is not there.
+    pub fn admit_disk(&self, path: &Path, bytes: u64) -> Result<(), VolumeError> {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let open = |source| VolumeError::Open { path: path.to_owned(), source };
+        let device = fs::metadata(directory).map_err(open)?.dev();
+        // A node without claims has no directory of theirs.
+        if fs::metadata(&self.root).is_ok_and(|root| root.dev() == device) {
+            return self.reserve(path, bytes);
+        }
+        let stat = statvfs(directory).map_err(|errno| open(errno.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        self.fits(path, &Pool { capacity: free, promised: 0 }, bytes)
+    }
+
+    fn fits(&self, path: &Path, pool: &Pool, more: u64) -> Result<(), VolumeError> {
         let left = pool.left(self.overcommit);
         if more <= left {
             return Ok(());
@@ -148,7 +170,7 @@ mod tests {
         let full = claims.provide("b", "two", 40 * MIB).unwrap_err();
         assert!(
             full.to_string()
-                .contains("needs 40 MiB, and 24 MiB are free of 64 MiB: 40 MiB are promised to other claims"),
+                .contains("needs 40 MiB, and 24 MiB are free of 64 MiB: 40 MiB are promised to claims"),
             "{full}"
         );
         claims.provide("b", "two", 20 * MIB).unwrap();
@@ -157,6 +179,17 @@ mod tests {
         assert!(claims.provide("b", "two", 60 * MIB).is_err());
         claims.provide("a", "one", 40 * MIB).unwrap();
         claims.provide("b", "two", 24 * MIB).unwrap();
+        // Nor do disks of other kinds get what is promised, here or where there are no claims.
+        let disk = small.0.path().join("disk.qcow2");
+        let refused = claims.admit_disk(&disk, 8 * MIB).unwrap_err();
+        assert!(
+            matches!(refused, VolumeError::PoolFull { promised: Size(promised), .. } if promised == 64 * MIB)
+        );
+        let elsewhere = tempfile::tempdir().unwrap();
+        let claimless = Claims::below(elsewhere.path().join("claims"), ImageReader::InProcess);
+        claimless.admit_disk(&disk, 48 * MIB).unwrap();
+        assert!(claimless.admit_disk(&disk, 80 * MIB).is_err(), "8 of 64 MiB are written");
+        claimless.overcommit(200).admit_disk(&disk, 80 * MIB).unwrap();
         // An administrator may promise more.
         let generous = claims.clone().overcommit(200);
         generous.provide("c", "three", 60 * MIB).unwrap();

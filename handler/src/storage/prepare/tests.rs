@@ -123,6 +123,25 @@ async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their
 }
 
 #[tokio::test]
+async fn an_empty_disk_gets_what_is_not_promised_to_claims() {
+    let built = built();
+    let dir = built.path();
+    let vm = vm(&spec(&dir.join("layout"), &dir.join("data.img")).replace("3Mi", "16Ti"));
+    let places = places(&built);
+    places.claims.provide("default", "own", 4096).unwrap();
+    let error = prepare(&vm, &places, &Jobs::default()).await.unwrap_err();
+    assert_eq!(error.field().unwrap().to_string(), "spec.volumes[1].emptyDisk");
+    assert_eq!(error.reason(), "FailedStorage");
+    let why = vireo_client::program::chain(&error);
+    assert!(why.contains("needs 16384.0 GiB") && why.contains("promised to claims"), "{why}");
+    // One that was made stays, whatever is promised later.
+    let at = dir.join("vmi/volumes/scratch.qcow2");
+    fs::write(&at, "written").unwrap();
+    prepare(&vm, &places, &Jobs::default()).await.unwrap();
+    assert_eq!(fs::read(&at).unwrap(), b"written");
+}
+
+#[tokio::test]
 async fn what_is_missing_is_named_by_its_field() {
     let built = built();
     let dir = built.path();
