@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use account::{Claims, ISSUER};
 pub use certificate::user_of as user_of_certificate;
-pub use jwt::{KeyError, Signer};
+pub use jwt::{FORMER_KEYS, KeyError, Signer, rotate_key};
 
 use crate::store::Store;
 

@@ -32,7 +32,7 @@ pub(crate) enum Command {
     /// The certificates of a standalone server: an administrator's command on its host.
     #[command(subcommand)]
     Certificate(CertificateCommand),
-    /// The administrator's token of a standalone server.
+    /// The administrator's token, and the key of other tokens, of a standalone server.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a host that shuts down.
@@ -90,6 +90,14 @@ pub(crate) enum CertificateCommand {
 pub(crate) enum TokenCommand {
     /// Replaces the administrator's token. The former one is refused at once.
     Rotate(ServerState),
+    /// Replaces the key that signs tokens of ServiceAccounts. Tokens of former keys are accepted until they end.
+    RotateKey {
+        #[command(flatten)]
+        server: ServerState,
+        /// How long tokens of former keys are accepted at most: those of Secrets have no end. 0 refuses them at once.
+        #[arg(long, value_name = "SECONDS")]
+        overlap: Option<u64>,
+    },
 }
 
 #[derive(Debug, Args)]

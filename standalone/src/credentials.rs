@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use rustix::fs::inotify::WatchFlags;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
-use vireo_apiserver::auth::Tokens;
+use vireo_apiserver::auth::{FORMER_KEYS, Tokens};
 use vireo_apiserver::files::FileError;
 use vireo_apiserver::kubeconfig;
 use vireo_apiserver::pki::{Certificates, Change, Current, LiveTls, PkiError};
@@ -19,6 +19,8 @@ use vireo_handler::state::{StateError, read_json, write_json};
 
 /// How often certificates are checked, while no authority is being replaced.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// The file of the key that signs tokens of ServiceAccounts.
+pub const SIGNING_KEY: &str = "sa.key";
 /// The file of the administrator's token.
 pub const TOKEN: &str = "token.json";
 const KUBECONFIG: &str = "kubeconfig";
@@ -102,6 +104,15 @@ impl Credentials {
             let names: Vec<String> = events.into_iter().flatten().flatten().map(|event| event.name).collect();
             if names.is_empty() || names.iter().any(|name| name == TOKEN) {
                 self.read_token(&tokens);
+            }
+            if names.is_empty() || names.iter().any(|name| name == SIGNING_KEY || name == FORMER_KEYS) {
+                match tokens.signer().reload() {
+                    Ok(true) => info!("another key signs tokens of ServiceAccounts"),
+                    Ok(false) => {}
+                    Err(error) => {
+                        warn!(error = &error as &dyn std::error::Error, "the former key still signs tokens")
+                    }
+                }
             }
             let is_certificate = |name: &String| name.ends_with(".crt") || name.ends_with(".pem");
             if (names.is_empty() || names.iter().any(is_certificate))

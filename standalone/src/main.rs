@@ -29,6 +29,9 @@ fn main() -> ExitCode {
         Command::Uninstall(asked) => command::run(|| Ok(remove(asked))),
         Command::Certificate(asked) => command::run(|| Ok(rotate::certificate(asked))),
         Command::Token(TokenCommand::Rotate(asked)) => command::run(|| Ok(rotate::token(asked))),
+        Command::Token(TokenCommand::RotateKey { server, overlap }) => {
+            command::run(|| Ok(rotate::key(server, overlap)))
+        }
         Command::StopGuests(asked) => command::run(|| Ok(stop_guests(asked.state_dir))),
     }
 }

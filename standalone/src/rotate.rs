@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use vireo_apiserver::auth::rotate_key;
 use vireo_apiserver::pki::{announce_authority, expirations, renew};
 use vireo_handler::command::Failure;
-use vireo_standalone::credentials::{TOKEN, rotate_token};
+use vireo_standalone::credentials::{SIGNING_KEY, TOKEN, rotate_token};
 use vireo_standalone::run::directory;
 
 use crate::cli::{CertificateCommand, ServerState};
@@ -24,6 +25,17 @@ pub(crate) async fn token(server: ServerState) -> Result<(), Failure> {
     let directory = existing(server)?;
     rotate_token(&directory)?;
     println!("the administrator has a new token in {}", directory.join(TOKEN).display());
+    Ok(())
+}
+
+pub(crate) async fn key(server: ServerState, overlap: Option<u64>) -> Result<(), Failure> {
+    let key = existing(server)?.join(SIGNING_KEY);
+    rotate_key(&key, overlap.map(Duration::from_secs), Timestamp::now().as_second())?;
+    let until = match overlap {
+        None => "they end".to_owned(),
+        Some(seconds) => format!("they end, for {seconds} s at most"),
+    };
+    println!("another key signs tokens of ServiceAccounts; those of former keys are accepted until {until}");
     Ok(())
 }
 

@@ -120,7 +120,7 @@ pub async fn run(
     let is_held = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     let listener = retry_while_held(bind, is_held).await.map_err(listening)?;
     let address = listener.local_addr().map_err(listening)?;
-    let signer = Signer::of(&directory.join("sa.key"))?;
+    let signer = Signer::of(&directory.join(credentials::SIGNING_KEY))?;
     let tokens = Arc::new(Tokens::new(credentials::token(&directory)?, signer, Arc::clone(&store)));
     let url = format!("https://{}", reachable(address));
     let credentials = Credentials::of(&directory, address, &node.settings.node_name, &url)?;

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -69,6 +70,46 @@ async fn a_new_token_counts_at_once_and_the_former_one_no_longer() {
     assert_ne!(token(), first);
     until("the former token is refused", async || is_unauthorized(&list(&old).await)).await;
     list(&server.client_with_token(&token()).await).await.unwrap();
+}
+
+/// Asks for a token of the ServiceAccount `robot`.
+async fn account_token(server: &Server) -> String {
+    let request = TokenRequest { spec: TokenRequestSpec::default(), ..TokenRequest::default() };
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(server.client().await);
+    let made = accounts.create_token_request("robot", &PostParams::default(), &request).await.unwrap();
+    made.status.unwrap().token
+}
+
+#[tokio::test]
+async fn tokens_of_a_former_key_are_accepted_until_its_end() {
+    let server = Server::start();
+    let robot = ServiceAccount {
+        metadata: ObjectMeta { name: Some("robot".to_owned()), ..ObjectMeta::default() },
+        ..ServiceAccount::default()
+    };
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(server.client().await);
+    accounts.create(&PostParams::default(), &robot).await.unwrap();
+    // It may list nothing, but is known.
+    let is_known =
+        |result: Result<(), Error>| matches!(&result, Err(Error::Api(status)) if status.code == 403);
+    let first = account_token(&server).await;
+    let old = server.client_with_token(&first).await;
+    assert!(is_known(list(&old).await));
+    let (done, said) = vireo(&server, &["token", "rotate-key"]);
+    assert!(done && said.contains("until they end"), "{said}");
+    let signed_by = |token: &str| token.split('.').next().map(str::to_owned);
+    until("another key signs", async || signed_by(&account_token(&server).await) != signed_by(&first)).await;
+    assert!(is_known(list(&old).await), "the former key counts");
+    let second = server.client_with_token(&account_token(&server).await).await;
+    assert!(is_known(list(&second).await));
+
+    let (done, said) = vireo(&server, &["token", "rotate-key", "--overlap", "0"]);
+    assert!(done, "{said}");
+    until("former keys are refused", async || {
+        is_unauthorized(&list(&old).await) && is_unauthorized(&list(&second).await)
+    })
+    .await;
+    assert!(is_known(list(&server.client_with_token(&account_token(&server).await).await).await));
 }
 
 #[tokio::test]
