@@ -3,12 +3,13 @@
 //! Every request is of one priority level, and of one user within it. Those that end soon take a seat, wait in a short queue
 //! for one, or get 429; those that go on for long (watches, logs, connections, uploads) are counted apart. [`level`] decides.
 //! A seat is taken when the body has been read, and given back when the response begins, so that clients that are slow have
-//! none.
+//! none. What a client does not read of a large answer is counted by its bytes: [`unread`].
 //!
 //! Requests that parts of the server make for another one ([`crate::client::InProcess::part_of`]) are exempt: the other one
 //! has a seat, and would wait for itself.
 
 mod level;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,6 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::auth::User;
 use level::{Arrival, Level, Limits, Ticket};
+use unread::Unread;
 
 /// Priority levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +108,7 @@ pub enum Origin {
 
 /// All levels. Clones are the same.
 #[derive(Debug, Clone)]
-pub struct FlowControl(Arc<[Mutex<Requests>; 3]>);
+pub struct FlowControl(Arc<[Mutex<Requests>; 3]>, Unread);
 
 #[derive(Debug)]
 struct Requests {
@@ -145,7 +147,7 @@ impl FlowControl {
     fn with(limits: impl Fn(PriorityLevel) -> Limits) -> Self {
         let requests =
             |level| Requests { level: Level::new(limits(level)), waiting: BTreeMap::new(), rejected: 0 };
-        Self(Arc::new(PriorityLevel::ALL.map(|level| Mutex::new(requests(level)))))
+        Self(Arc::new(PriorityLevel::ALL.map(|level| Mutex::new(requests(level)))), Unread::default())
     }
 
     fn requests(&self, level: PriorityLevel) -> MutexGuard<'_, Requests> {
@@ -215,6 +217,21 @@ impl FlowControl {
         }
         drop(requests);
         Ok(LongRunning(Held { control: self.clone(), level, user: user.to_owned() }))
+    }
+
+    /// Counts an answer for a client of the listener, until it has taken it. `is_read` for requests that change nothing.
+    ///
+    /// # Errors
+    /// When too many bytes wait for their clients.
+    pub fn answer(
+        &self,
+        (level, user): (PriorityLevel, &str),
+        is_read: bool,
+        response: Response,
+    ) -> Result<Response, Rejected> {
+        self.1
+            .count((level, user), is_read, response)
+            .inspect_err(|Rejected| self.requests(level).rejected += 1)
     }
 
     /// Gives free seats to those who wait.

@@ -111,6 +111,7 @@ async fn serve(
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
     let origin = request.extensions().get().copied().unwrap_or(Origin::Remote);
     let (level, flow) = (PriorityLevel::of(&user, origin), user.name.clone());
+    let is_read = request.method().is_safe();
     access::check(server, user, &info, &mut request)?;
     let served = server.served.now(&server.store);
     let target = Route::of(&info, &served, &server.services)?;
@@ -125,8 +126,15 @@ async fn serve(
         return Ok(flow_control::keep(permit, connection.as_ref(), response));
     }
     let request = body::buffer(request).await?;
-    let _seat = server.flow_control.seat(level, &flow).await?;
-    dispatch(server, target, &served, query, request).await
+    let response = {
+        let _seat = server.flow_control.seat(level, &flow).await?;
+        dispatch(server, target, &served, query, request).await?
+    };
+    match origin {
+        Origin::Remote => Ok(server.flow_control.answer((level, &flow), is_read, response)?),
+        // They read it at once.
+        Origin::Component | Origin::Part => Ok(response),
+    }
 }
 
 async fn dispatch(

@@ -1,10 +1,11 @@
-//! A thousand connections of each hostile kind (of one kind, a few): others are served meanwhile, memory is bounded, and the connections end.
+//! A thousand connections of each hostile kind: others are served meanwhile, memory is bounded, and the connections end.
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use rustix::process::{Resource, Rlimit};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -13,7 +14,9 @@ use tokio::task::JoinSet;
 use crate::server::Server;
 
 const CONNECTIONS: usize = 1000;
-/// Each is answered hundreds of times before no more fits, which takes minutes for a thousand.
+/// Bytes of an answer that is not read.
+const LARGE: usize = 600 << 10;
+/// How many of them a client requests that reads none: more than the kernel holds for it.
 const UNREAD: usize = 20;
 /// Of an answer to a client that does no harm.
 const SOON: Duration = Duration::from_secs(15);
@@ -48,17 +51,16 @@ enum Conduct {
     Slowly(&'static [u8], &'static [u8]),
     /// The same as fast as it can, and a little after the answer.
     Fast(&'static [u8], &'static [u8]),
-    /// Sends the same request again and again and reads nothing.
+    /// Sends this at once, and reads nothing.
     Unread(&'static [u8]),
 }
 
 /// Until the server ends the connection. What it answered, from the beginning.
 async fn conduct(mut stream: Box<dyn Stream>, conduct: Conduct) -> Vec<u8> {
     let (first, more, pause) = match conduct {
-        Conduct::Once(first) => (first, None, None),
+        Conduct::Once(first) | Conduct::Unread(first) => (first, None, None),
         Conduct::Slowly(first, more) => (first, Some(more), Some(PAUSE)),
         Conduct::Fast(first, more) => (first, Some(more), Some(Duration::ZERO)),
-        Conduct::Unread(request) => (request, Some(request), None),
     };
     let (mut answer, mut left) = (Vec::new(), AFTER);
     // The server may end it at any time.
@@ -78,9 +80,11 @@ async fn conduct(mut stream: Box<dyn Stream>, conduct: Conduct) -> Vec<u8> {
         // The others of this thread go on, too.
         tokio::task::yield_now().await;
     }
-    if !matches!(conduct, Conduct::Unread(_)) {
-        let _ = stream.read_to_end(&mut answer).await;
+    if matches!(conduct, Conduct::Unread(_)) {
+        // Its end is seen by reading alone.
+        return std::future::pending().await;
     }
+    let _ = stream.read_to_end(&mut answer).await;
     answer
 }
 
@@ -109,10 +113,12 @@ async fn all(client: Client, conduct: Conduct) -> Vec<Vec<u8>> {
     let more = Rlimit { current: Some(CONNECTIONS as u64 + 200), maximum: files.maximum };
     rustix::process::setrlimit(Resource::Nofile, more).expect("as many connections as it takes");
     let server = Server::start_with(TIMEOUTS);
+    let maps: Api<ConfigMap> = Api::default_namespaced(server.client().await);
+    maps.create(&PostParams::default(), &large()).await.unwrap();
+    drop(maps);
     let (before, idle) = (server.memory(), server.sockets());
     let mut clients = JoinSet::new();
-    let count = if matches!(conduct, Conduct::Unread(_)) { UNREAD } else { CONNECTIONS };
-    for _ in 0..count {
+    for _ in 0..CONNECTIONS {
         let stream = connect(&server, client).await;
         clients.spawn(self::conduct(stream, conduct));
     }
@@ -140,11 +146,18 @@ async fn all(client: Client, conduct: Conduct) -> Vec<Vec<u8>> {
     tokio::time::timeout(END, all_end).await.expect("the server ends all connections");
     assert!(most < before + MOST_MEMORY, "from {before} to {most} bytes");
     if matches!(conduct, Conduct::Unread(_)) {
-        // Their kernel learns of the end when it next tries to send, minutes later at worst.
         return Vec::new();
     }
     let ended = tokio::time::timeout(END, clients.join_all()).await.expect("the clients see it");
     ended.into_iter().filter(|answer| !answer.is_empty()).collect()
+}
+
+fn large() -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta { name: Some("large".to_owned()), ..ObjectMeta::default() },
+        data: Some([("text".to_owned(), "x".repeat(LARGE))].into()),
+        ..ConfigMap::default()
+    }
 }
 
 /// For as long as the test runs.
@@ -218,6 +231,6 @@ async fn compressed_bodies_are_not_unpacked() {
 
 #[tokio::test]
 async fn connections_whose_answers_are_never_read_end() {
-    let request = b"GET /apis/kubevirt.io/v1 HTTP/1.1\r\nhost: here\r\n\r\n";
-    all(Client::Administrator, Conduct::Unread(request)).await;
+    let request = "GET /api/v1/namespaces/default/configmaps/large HTTP/1.1\r\nhost: here\r\n\r\n";
+    all(Client::Administrator, Conduct::Unread(leak(request.repeat(UNREAD)))).await;
 }
