@@ -2,10 +2,10 @@
 //! itself; in a Pod, when it starts.
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::warn;
-use vireo_privileges::landlock::{LandlockError, Rights, Rules};
+use vireo_privileges::landlock::{LandlockError, Rights, Rules, can_move_files};
 
 /// Where the devices are that a launcher sees.
 const DEVICES: &str = "/dev";
@@ -40,6 +40,21 @@ pub fn restrict<'d>(
     Ok(is_restricted)
 }
 
+/// The same in a Pod, with the directory of the sockets and those of file systems that the guest shares and writes to. Nothing
+/// with the latter where rules would keep the guest from moving files.
+///
+/// # Errors
+/// When the kernel has landlock and refuses the rules.
+pub fn restrict_in_pod(run: Option<&Path>, shared: &[PathBuf]) -> Result<bool, LandlockError> {
+    if !shared.is_empty() && !can_move_files() {
+        warn!(
+            "this kernel's landlock does not let a guest move files: the launcher goes on without its rules"
+        );
+        return Ok(false);
+    }
+    restrict(shared.iter().map(PathBuf::as_path).chain(run), None)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -64,6 +79,9 @@ mod tests {
                 }
                 UnixListener::bind(inside.path().join("socket")).unwrap();
                 fs::write(shared.path().join("new"), "").unwrap();
+                if can_move_files() {
+                    fs::rename(shared.path().join("new"), inside.path().join("moved")).unwrap();
+                }
                 assert_eq!(fs::read_to_string(outside.path().join("there")).unwrap(), "text");
                 for done in [
                     fs::write(outside.path().join("there"), "other"),

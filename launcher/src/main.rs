@@ -202,8 +202,7 @@ fn run(socket: &Path, args: Args) -> Result<(), LauncherError> {
     process::harden().map_err(LauncherError::Harden)?;
     if args.landlock {
         // While there is one thread: rules hold for the thread that sets them, and what it starts.
-        let writable = args.writable.iter().map(PathBuf::as_path);
-        landlock::restrict(writable.chain(socket.parent()), None)?;
+        landlock::restrict_in_pod(socket.parent(), &args.writable)?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(LauncherError::Runtime)?.block_on(async {

@@ -48,6 +48,13 @@ impl Rights {
     }
 }
 
+/// Whether rules can let files be moved to other directories: the kernel has landlock, and is Linux 5.19 at least.
+#[must_use]
+pub fn can_move_files() -> bool {
+    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    rules.handle_access(AccessFs::Refer).is_ok()
+}
+
 /// Rules that are being made: what no rule allows is denied. Besides, this process listens on no TCP port, and signals and
 /// connects to nothing outside by the kernel's names.
 #[derive(Debug)]
