@@ -5,6 +5,8 @@
 //! own (`-sandbox on`). What is allowed is data: [`table`], and what every program may call. A call that is not allowed ends
 //! the launcher, and its log names the call.
 
+#[cfg(test)]
+mod page;
 mod table;
 #[cfg(test)]
 mod tests;
