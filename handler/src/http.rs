@@ -3,6 +3,7 @@
 mod agent;
 mod console;
 mod error;
+mod freeze;
 mod lifecycle;
 mod log;
 mod monitoring;
@@ -73,6 +74,8 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vmi}/guestosinfo"), get(agent::info))
         .route(&format!("{vmi}/userlist"), get(agent::users))
         .route(&format!("{vmi}/filesystemlist"), get(agent::filesystems))
+        .route(&format!("{vmi}/freeze"), put(freeze::freeze))
+        .route(&format!("{vmi}/unfreeze"), put(freeze::unfreeze))
         .route(&format!("{vmi}/log"), get(log::serve))
         .route(lifecycle, put(lifecycle::lifecycle))
         .route(METRICS, get(metrics))

@@ -6,6 +6,7 @@
 
 mod credentials;
 pub mod exec;
+mod freeze;
 mod response;
 mod transport;
 
@@ -21,6 +22,8 @@ use vireo_proto::launcher::{
 };
 
 use crate::fault::{Code, chain, fault};
+pub use freeze::FROZEN;
+use freeze::{FREEZE_TIMEOUT, Freezer};
 use transport::{AgentError, Transport};
 
 /// The name by which guests find the port.
@@ -33,6 +36,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 /// less often.
 const FIRST_POLL: Duration = Duration::from_secs(5);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(300);
+/// The same while file systems are frozen: others may thaw them.
+const FROZEN_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where a response goes.
 type Reply<T> = oneshot::Sender<Result<T, Fault>>;
@@ -51,6 +56,10 @@ pub enum AgentRequest {
     SetKeys(AuthorizedKeys, Reply<Option<credentials::Refusal>>),
     /// Set the password of a user.
     SetPassword(UserPassword, Reply<Option<credentials::Refusal>>),
+    /// Freeze the file systems, and thaw them after some time.
+    Freeze(Duration, Reply<()>),
+    /// Thaw them.
+    Thaw(Reply<()>),
 }
 
 /// Where questions are put.
@@ -85,7 +94,7 @@ impl AgentClient {
 
 impl AgentRequest {
     /// Executes the request and sends the response.
-    async fn execute(self, transport: &mut Transport) {
+    async fn execute(self, transport: &mut Transport, freezer: &mut Freezer) {
         match self {
             Self::Query(what, reply) => answer(reply, response::query(transport, what)).await,
             Self::Ping(reply) => answer(reply, exec::ping(transport)).await,
@@ -95,16 +104,34 @@ impl AgentRequest {
             Self::SetPassword(password, reply) => {
                 answer(reply, credentials::set_password(transport, &password)).await;
             }
+            Self::Freeze(thaw_after, reply) => {
+                let limit = FREEZE_TIMEOUT + REQUEST_TIMEOUT;
+                answer_within(limit, reply, freezer.freeze(transport, thaw_after)).await;
+            }
+            Self::Thaw(reply) => answer(reply, freezer.thaw(transport)).await,
         }
+    }
+
+    /// Whether what is known of the guest is another afterwards.
+    fn changes_guest(&self) -> bool {
+        matches!(self, Self::Freeze(..) | Self::Thaw(_))
     }
 }
 
 /// Sends the result, unless the requester stops waiting first.
-async fn answer<T>(mut reply: Reply<T>, result: impl Future<Output = Result<T, AgentError>>) {
+async fn answer<T>(reply: Reply<T>, result: impl Future<Output = Result<T, AgentError>>) {
+    answer_within(REQUEST_TIMEOUT, reply, result).await;
+}
+
+async fn answer_within<T>(
+    limit: Duration,
+    mut reply: Reply<T>,
+    result: impl Future<Output = Result<T, AgentError>>,
+) {
     tokio::select! {
         biased;
         () = reply.closed() => {}
-        result = in_time(result) => {
+        result = in_time(limit, result) => {
             // They may have left just now.
             let _ = reply.send(result.map_err(|error| fault(Code::Hypervisor, chain(&error))));
         }
@@ -146,10 +173,10 @@ pub struct Agent {
 
 impl Agent {
     /// Runs until the sender of `open` is dropped. `publish` receives the agent's data whenever it may have changed.
-    /// it may have changed.
     pub async fn run(self, publish: impl Fn(Option<Known>)) {
         let Self { port, mut open, mut requests } = self;
         let mut transport = Transport::new(port);
+        let mut freezer = Freezer::default();
         loop {
             publish(None);
             tokio::select! {
@@ -163,7 +190,7 @@ impl Agent {
             transport.reset();
             tokio::select! {
                 closed = open.wait_for(|open| !*open) => if closed.is_err() { return },
-                () = serve(&mut transport, &mut requests, &publish) => return,
+                () = serve((&mut transport, &mut freezer), &mut requests, &publish) => return,
             }
             info!("the agent's port was closed");
         }
@@ -172,31 +199,49 @@ impl Agent {
 
 /// Looks at the agent from time to time, and answers questions in between.
 async fn serve(
-    transport: &mut Transport,
+    (transport, freezer): (&mut Transport, &mut Freezer),
     requests: &mut mpsc::Receiver<AgentRequest>,
     publish: &impl Fn(Option<Known>),
 ) {
     let (mut pause, mut next) = (FIRST_POLL, Instant::now());
+    let mut last = None;
     loop {
         tokio::select! {
             request = requests.recv() => match request {
-                Some(request) => request.execute(transport).await,
+                Some(request) => {
+                    let changes_guest = request.changes_guest();
+                    request.execute(transport, freezer).await;
+                    if changes_guest {
+                        next = Instant::now();
+                    }
+                }
                 None => return,
             },
+            () = freezer.due() => {
+                freezer.thaw_when_due(transport).await;
+                next = Instant::now();
+            }
             () = sleep_until(next) => {
-                match in_time(response::known(transport)).await {
-                    Ok(known) => publish(Some(known)),
+                match in_time(REQUEST_TIMEOUT, response::poll(transport, last.as_ref())).await {
+                    Ok(known) => {
+                        last = Some(known.clone());
+                        publish(Some(known));
+                    }
                     Err(error) => debug!(error = chain(&error), "the guest agent does not answer"),
                 }
-                next = Instant::now() + pause;
+                let is_frozen = last.as_ref().is_some_and(|known| known.freeze_status == FROZEN);
+                next = Instant::now() + if is_frozen { FROZEN_POLL_INTERVAL } else { pause };
                 pause = (pause * 2).min(MAX_POLL_INTERVAL);
             }
         }
     }
 }
 
-async fn in_time<T>(result: impl Future<Output = Result<T, AgentError>>) -> Result<T, AgentError> {
-    timeout(REQUEST_TIMEOUT, result).await.unwrap_or(Err(AgentError::Timeout(REQUEST_TIMEOUT)))
+async fn in_time<T>(
+    limit: Duration,
+    result: impl Future<Output = Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    timeout(limit, result).await.unwrap_or(Err(AgentError::Timeout(limit)))
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
-    DetachVolumeResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest,
-    KillResponse, LaunchRequest, LaunchResponse, LifecycleCommand, LifecycleRequest, LifecycleResponse,
-    ProbeRequest, ProbeResponse, ScreenshotRequest, ScreenshotResponse, SetCredentialsRequest,
-    SetCredentialsResponse, ShutdownRequest, ShutdownResponse, State, StatisticsRequest, StatisticsResponse,
-    WatchRequest,
+    DetachVolumeResponse, DismissRequest, DismissResponse, FreezeFilesystemsRequest,
+    FreezeFilesystemsResponse, HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest,
+    LaunchResponse, LifecycleCommand, LifecycleRequest, LifecycleResponse, ProbeRequest, ProbeResponse,
+    ScreenshotRequest, ScreenshotResponse, SetCredentialsRequest, SetCredentialsResponse, ShutdownRequest,
+    ShutdownResponse, State, StatisticsRequest, StatisticsResponse, ThawFilesystemsRequest,
+    ThawFilesystemsResponse, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -132,6 +133,23 @@ impl Launcher for Server {
     ) -> Result<Response<SetCredentialsResponse>, Status> {
         let fault = self.session.agent().set_credentials(request.into_inner()).await.err();
         Ok(Response::new(SetCredentialsResponse { fault }))
+    }
+
+    async fn freeze_filesystems(
+        &self,
+        request: Request<FreezeFilesystemsRequest>,
+    ) -> Result<Response<FreezeFilesystemsResponse>, Status> {
+        let thaw_after = Duration::from_secs(request.into_inner().thaw_after_seconds);
+        let fault = self.session.agent().freeze(thaw_after).await.err();
+        Ok(Response::new(FreezeFilesystemsResponse { fault }))
+    }
+
+    async fn thaw_filesystems(
+        &self,
+        _: Request<ThawFilesystemsRequest>,
+    ) -> Result<Response<ThawFilesystemsResponse>, Status> {
+        let fault = self.session.agent().thaw().await.err();
+        Ok(Response::new(ThawFilesystemsResponse { fault }))
     }
 
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {

@@ -24,7 +24,7 @@ use vireo_proto::launcher::{Fault, Identity, Outcome, State};
 pub use command::{Command, Handle, VolumeRequest, Watchers};
 pub use start::LaunchReply;
 
-use crate::agent::{self, AgentRequest};
+use crate::agent::{self, AgentClient, AgentRequest};
 use crate::fault::{Code, fault};
 use crate::files::PassedFiles;
 use crate::firmware::Paths;
@@ -72,6 +72,7 @@ pub struct Session {
     servers: JoinSet<()>,
     /// Requests for the guest agent; taken when the agent's task starts.
     agent_requests: Option<mpsc::Receiver<AgentRequest>>,
+    agent: AgentClient,
     /// Whether a program of the guest has opened the agent's port.
     agent_open: watch::Sender<bool>,
     /// The launcher exits as soon as its guest has ended.
@@ -95,6 +96,7 @@ impl Session {
             stats_source,
             servers: JoinSet::new(),
             agent_requests: Some(agent_requests),
+            agent: agent_client.clone(),
             agent_open: watch::Sender::new(false),
             exiting: false,
             watchers: watchers.clone(),

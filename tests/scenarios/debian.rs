@@ -195,9 +195,12 @@ fn a_debian(host: &Host, hypervisor: &'static str, firmware: Firmware) -> Result
     identity(&guest)?;
     by_virtctl(host)?;
     by_its_agent(&node)?;
+    is_frozen_by_its_agent(&node, &guest)?;
     eprintln!("debian by {firmware:?} on {hypervisor}: {}", guest.run("systemd-analyze time")?);
 
-    // Deleting the manifest presses the power button, which systemd hears.
+    freeze_request(host, "freeze", r#"{"unfreezeTimeout": "0s"}"#)?;
+    becomes_frozen(&node, &"frozen".into())?;
+    // Deleting the manifest thaws the guest and presses the power button, which systemd hears.
     node.delete("debian.yaml")?;
     console.wait_for("reboot: Power down", BOOT)?;
     eventually("the VMI is gone", SOON, || Ok(node.vmi("debian")?.is_none()))
@@ -297,6 +300,55 @@ fn by_its_agent(node: &Node<'_>) -> Result<(), HostError> {
     assert!(root["totalBytes"].as_u64() > root["usedBytes"].as_u64(), "{disks:#?}");
     assert!(ask("userlist debian")?["items"].is_array());
     Ok(())
+}
+
+/// Frozen by request, the guest writes to no disk until it is thawed: by request, or because the time is over.
+fn is_frozen_by_its_agent(node: &Node<'_>, guest: &Shell<'_>) -> Result<(), HostError> {
+    let host = guest.host;
+    let incomplete = freeze_request_fails(host, "{}")?;
+    assert!(incomplete.contains("400") && incomplete.contains("unfreezeTimeout"), "{incomplete}");
+    freeze_request(host, "freeze", r#"{"unfreezeTimeout": "10m0s"}"#)?;
+    becomes_frozen(node, &"frozen".into())?;
+    let info = node.virtctl("guestosinfo debian")?.ok();
+    assert!(info.contains("\"fsFreezeStatus\": \"frozen\""), "{info}");
+    // In memory, it can be seen whether the disk was written to.
+    guest.run("(echo late >probe; echo done >/dev/shm/written) </dev/null >/dev/null 2>&1 &")?;
+    assert_eq!(guest.run("cat /dev/shm/written 2>/dev/null || echo waits")?, "waits");
+    freeze_request(host, "unfreeze", "")?;
+    eventually("the guest writes again", BOOT, || {
+        Ok(guest.run("cat /dev/shm/written 2>/dev/null || echo waits")? == "done")
+    })?;
+    assert_eq!(guest.run("cat probe")?, "late");
+    becomes_frozen(node, &Value::Null)?;
+
+    freeze_request(host, "freeze", r#"{"unfreezeTimeout": "5s"}"#)?;
+    becomes_frozen(node, &"frozen".into())?;
+    becomes_frozen(node, &Value::Null)
+}
+
+/// `freeze` or `unfreeze`, at the node agent's endpoint.
+fn freeze_request(host: &Host, what: &str, body: &str) -> Result<(), HostError> {
+    host.shell(&freeze_line(host, what, body)).deadline(BOOT).run()?.ok();
+    Ok(())
+}
+
+/// The answer to a `freeze` that is refused.
+fn freeze_request_fails(host: &Host, body: &str) -> Result<String, HostError> {
+    let line = freeze_line(host, "freeze", body).replace("--fail-with-body", "");
+    Ok(host.shell(&line).run()?.ok())
+}
+
+fn freeze_line(host: &Host, what: &str, body: &str) -> String {
+    let url = format!("http://node/v1/namespaces/default/virtualmachineinstances/debian/{what}");
+    let socket = host.work("state/handler.sock");
+    format!("curl -sS --fail-with-body -X PUT -d '{body}' --unix-socket {socket} {url}")
+}
+
+/// Waits for this `fsFreezeStatus`.
+fn becomes_frozen(node: &Node<'_>, expected: &Value) -> Result<(), HostError> {
+    eventually("the status says whether file systems are frozen", BOOT, || {
+        Ok(node.vmi("debian")?.unwrap_or_default()["status"]["fsFreezeStatus"] == *expected)
+    })
 }
 
 /// By `dmidecode`, as people and tools read it.

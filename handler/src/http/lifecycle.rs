@@ -92,14 +92,18 @@ fn check(vmi: &VirtualMachineInstance, command: LifecycleCommand) -> Result<(), 
 
 /// Checks the paused state in the status, with KubeVirt's errors.
 fn check_paused(vmi: &VirtualMachineInstance, command: LifecycleCommand) -> Result<(), ApiError> {
-    let paused = vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True");
-    let why = match (command, paused) {
+    let why = match (command, is_paused(vmi)) {
         (LifecycleCommand::Pause, true) => "VMI is already paused",
         (LifecycleCommand::Unpause, false) => "VMI is not paused",
         (LifecycleCommand::SoftReboot, true) => "VMI is paused",
         _ => return Ok(()),
     };
     Err(ApiError::not_now(&vmi.metadata.name, why))
+}
+
+/// Whether the status says that a VMI is paused.
+pub(super) fn is_paused(vmi: &VirtualMachineInstance) -> bool {
+    vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True")
 }
 
 fn has_liveness_probe(vmi: &VirtualMachineInstance) -> bool {

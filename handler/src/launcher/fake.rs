@@ -94,6 +94,22 @@ impl Launcher for FakeLauncher {
         Err(Status::unimplemented("as launchers of older releases"))
     }
 
+    async fn freeze_filesystems(
+        &self,
+        request: Request<FreezeFilesystemsRequest>,
+    ) -> Result<Response<FreezeFilesystemsResponse>, Status> {
+        let detail = format!("thawed after {} s", request.into_inner().thaw_after_seconds);
+        let fault = Some(Fault { code: fault::Code::Hypervisor.into(), detail, ..Fault::default() });
+        Ok(Response::new(FreezeFilesystemsResponse { fault }))
+    }
+
+    async fn thaw_filesystems(
+        &self,
+        _: Request<ThawFilesystemsRequest>,
+    ) -> Result<Response<ThawFilesystemsResponse>, Status> {
+        Ok(Response::new(ThawFilesystemsResponse::default()))
+    }
+
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         use vireo_proto::launcher::probe_request::Question;
         match request.into_inner().question {

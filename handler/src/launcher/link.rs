@@ -19,9 +19,9 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
-    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand,
-    LifecycleRequest, ProbeRequest, ScreenshotRequest, SetCredentialsRequest, ShutdownRequest, State,
-    Statistics, StatisticsRequest, WatchRequest,
+    DismissRequest, Fault, FreezeFilesystemsRequest, HelloRequest, Identity, KillRequest, LaunchRequest,
+    LifecycleCommand, LifecycleRequest, ProbeRequest, ScreenshotRequest, SetCredentialsRequest,
+    ShutdownRequest, State, Statistics, StatisticsRequest, ThawFilesystemsRequest, WatchRequest,
 };
 
 use super::process::{Ending, Process};
@@ -35,6 +35,8 @@ const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 const LIFECYCLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of a screenshot or a guest agent query; the launcher's own timeout is shorter and gives the reason.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(40);
+/// The timeout of a freeze; the launcher's own is shorter and gives the reason.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(80);
 /// The largest screenshot in bytes.
 const MAX_SCREENSHOT: usize = 64 << 20;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -231,6 +233,26 @@ pub async fn set_credentials(socket: &Path, request: SetCredentialsRequest) -> R
     let limit = AGENT_TIMEOUT.saturating_mul(u32::try_from(users.max(1)).unwrap_or(u32::MAX));
     let mut client = connect(socket).await?;
     check_fault(within(limit, client.set_credentials(request)).await?.fault)
+}
+
+/// Has the guest agent of the guest whose launcher is at `socket` freeze the guest's file systems, which are thawed after
+/// some time, unless that is 0.
+///
+/// # Errors
+/// When the launcher cannot be reached, or the agent does not freeze them.
+pub async fn freeze(socket: &Path, thaw_after_seconds: u64) -> Result<(), LinkError> {
+    let mut client = connect(socket).await?;
+    let request = FreezeFilesystemsRequest { thaw_after_seconds };
+    check_fault(within(FREEZE_TIMEOUT, client.freeze_filesystems(request)).await?.fault)
+}
+
+/// Has the guest agent of the guest whose launcher is at `socket` thaw the guest's file systems.
+///
+/// # Errors
+/// When the launcher cannot be reached, or the agent does not thaw them.
+pub async fn thaw(socket: &Path) -> Result<(), LinkError> {
+    let mut client = connect(socket).await?;
+    check_fault(within(AGENT_TIMEOUT, client.thaw_filesystems(ThawFilesystemsRequest {})).await?.fault)
 }
 
 /// Runs a probe of the guest whose launcher is at `socket`. Returns why the probe failed, if it did.

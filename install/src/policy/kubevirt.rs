@@ -56,12 +56,10 @@ const UNSERVED_READS: [&str; 4] = [
     "virtualmachineinstances/vsock",
 ];
 /// Requests that are refused with a reason, as far as KubeVirt lets those who edit send them.
-const UNSERVED_UPDATES: [&str; 9] = [
+const UNSERVED_UPDATES: [&str; 7] = [
     "virtualmachineinstances/backup",
-    "virtualmachineinstances/freeze",
     "virtualmachineinstances/sev/injectlaunchsecret",
     "virtualmachineinstances/sev/setupsession",
-    "virtualmachineinstances/unfreeze",
     "virtualmachines/evacuate/cancel",
     "virtualmachines/memorydump",
     "virtualmachines/migrate",
@@ -76,12 +74,14 @@ const ENTERED: [&str; 5] = [
     "virtualmachines/portforward",
 ];
 /// Requests that change how a VM or a VMI runs.
-const STEERED: [&str; 12] = [
+const STEERED: [&str; 14] = [
     "virtualmachineinstances/addvolume",
+    "virtualmachineinstances/freeze",
     "virtualmachineinstances/pause",
     "virtualmachineinstances/removevolume",
     "virtualmachineinstances/reset",
     "virtualmachineinstances/softreboot",
+    "virtualmachineinstances/unfreeze",
     "virtualmachineinstances/unpause",
     "virtualmachines/addvolume",
     "virtualmachines/removevolume",

@@ -8,6 +8,7 @@ use vireo_proto::launcher::{
     GuestLoad, GuestOs, GuestUser,
 };
 
+use super::freeze::{self, FROZEN};
 use super::transport::{AgentError, Transport};
 
 /// Letters of a name.
@@ -116,6 +117,18 @@ struct Load {
     load15m: f64,
 }
 
+/// What is known of a guest by its agent, which had this to say before. An agent whose file systems are frozen answers
+/// few other questions, so that its earlier answers stay.
+pub(super) async fn poll(transport: &mut Transport, last: Option<&Agent>) -> Result<Agent, AgentError> {
+    if let Some(last) = last {
+        let freeze_status = cut(&or_default(freeze::status(transport).await)?, MAX_NAME);
+        if freeze_status == FROZEN {
+            return Ok(Agent { freeze_status, ..last.clone() });
+        }
+    }
+    known(transport).await
+}
+
 /// What is known of a guest by its agent. Only what it is and does is needed; the rest may be missing, as agents differ.
 pub(super) async fn known(transport: &mut Transport) -> Result<Agent, AgentError> {
     let info: Info = transport.ask("guest-info").await?;
@@ -123,7 +136,7 @@ pub(super) async fn known(transport: &mut Transport) -> Result<Agent, AgentError
     let host: HostName = or_default(transport.ask("guest-get-host-name").await)?;
     let zone: Zone = or_default(transport.ask("guest-get-timezone").await)?;
     let interfaces: Vec<Interface> = or_default(transport.ask("guest-network-get-interfaces").await)?;
-    let freeze: String = or_default(transport.ask("guest-fsfreeze-status").await)?;
+    let freeze: String = or_default(freeze::status(transport).await)?;
     let command =
         |command: Command| AgentCommand { name: cut(&command.name, MAX_NAME), enabled: command.enabled };
     Ok(Agent {

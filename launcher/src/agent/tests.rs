@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -263,4 +264,126 @@ async fn an_answer_that_comes_too_late_answers_nothing_else() {
         guest.write_all(b"{\"return\": 22}\n").await.unwrap();
     });
     assert_eq!(result.unwrap(), 22);
+}
+
+/// A guest whose file systems are frozen as its agent says, where that answers few other questions.
+fn freezes(frozen: &AtomicBool, command: &str) -> Option<Vec<u8>> {
+    let state = if frozen.load(Ordering::Relaxed) { "frozen" } else { "thawed" };
+    match command {
+        "guest-fsfreeze-status" => returned(&json!(state)),
+        "guest-fsfreeze-freeze" => {
+            frozen.store(true, Ordering::Relaxed);
+            returned(&json!(2))
+        }
+        "guest-fsfreeze-thaw" => {
+            let was_frozen = frozen.swap(false, Ordering::Relaxed);
+            returned(&json!(if was_frozen { 2 } else { 0 }))
+        }
+        "guest-info" => returned(&json!({"version": "7.2"})),
+        _ if state == "frozen" => Some(b"{\"error\": {\"desc\": \"disabled while frozen\"}}\n".to_vec()),
+        other => well(other),
+    }
+}
+
+/// Waits until the agent says this of the file systems, and returns what else it says.
+async fn freeze_status(scene: &Scene, expected: &str) -> Known {
+    loop {
+        let last = scene.known.lock().unwrap().last().cloned().flatten();
+        match last {
+            Some(known) if known.freeze_status == expected => return known,
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn frozen_file_systems_are_thawed_in_time() {
+    static STATE: AtomicBool = AtomicBool::new(false);
+    let frozen = || STATE.load(Ordering::Relaxed);
+    let scene = scene(|command| freezes(&STATE, command));
+    let offline = scene.client.freeze(Duration::ZERO).await.unwrap_err();
+    assert_eq!(offline.detail, "VMI does not have guest agent connected");
+    scene.open.send_replace(true);
+    freeze_status(&scene, "thawed").await;
+
+    let begin = Instant::now();
+    scene.client.freeze(Duration::from_secs(600)).await.unwrap();
+    let known = freeze_status(&scene, "frozen").await;
+    assert!(frozen() && begin.elapsed() < FIRST_POLL, "{:?}", begin.elapsed());
+    assert_eq!(
+        (known.hostname.as_str(), known.interfaces.len()),
+        ("analyst", 1),
+        "what was known stays known"
+    );
+    // Frozen as they are, another freeze changes nothing.
+    scene.client.freeze(Duration::ZERO).await.unwrap();
+    freeze_status(&scene, "thawed").await;
+    let elapsed = begin.elapsed().as_secs();
+    assert!(!frozen() && (600..606).contains(&elapsed), "after {elapsed} s");
+
+    // An agent that is restarted is still thawed, no matter how often; without a limit, file systems stay frozen.
+    let begin = Instant::now();
+    scene.client.freeze(Duration::from_secs(600)).await.unwrap();
+    scene.open.send_replace(false);
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    assert!(frozen());
+    scene.open.send_replace(true);
+    freeze_status(&scene, "thawed").await;
+    assert!(!frozen() && begin.elapsed().as_secs() < 706);
+    scene.client.freeze(Duration::ZERO).await.unwrap();
+    freeze_status(&scene, "frozen").await;
+    tokio::time::sleep(Duration::from_secs(7200)).await;
+    assert!(frozen());
+    scene.client.thaw().await.unwrap();
+    assert!(!frozen());
+    freeze_status(&scene, "thawed").await;
+    scene.client.thaw().await.unwrap();
+    scene.guest.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_frozen_after_a_failure_is_thawed() {
+    static STATE: AtomicBool = AtomicBool::new(false);
+    static THAWS: AtomicBool = AtomicBool::new(false);
+    let scene = scene(|command| match command {
+        "guest-fsfreeze-freeze" => {
+            freezes(&STATE, command);
+            Some(b"{\"error\": {\"desc\": \"busy\"}}\n".to_vec())
+        }
+        "guest-fsfreeze-thaw" if !THAWS.load(Ordering::Relaxed) => {
+            Some(b"{\"error\": {\"desc\": \"stuck\"}}\n".to_vec())
+        }
+        other => freezes(&STATE, other),
+    });
+    scene.open.send_replace(true);
+    freeze_status(&scene, "thawed").await;
+    let failed = scene.client.freeze(Duration::ZERO).await.unwrap_err();
+    assert_eq!(failed.detail, "the guest agent returned an error: busy");
+    assert!(STATE.load(Ordering::Relaxed));
+    freeze_status(&scene, "frozen").await;
+    let stuck = scene.client.thaw().await.unwrap_err();
+    assert_eq!(stuck.detail, "the guest agent returned an error: stuck");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    THAWS.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    freeze_status(&scene, "thawed").await;
+    assert!(begin.elapsed() <= Duration::from_secs(66), "tried again: {:?}", begin.elapsed());
+    scene.guest.abort();
+}
+
+/// A guest that does not answer: the request ends, and others are answered.
+#[tokio::test(start_paused = true)]
+async fn a_freeze_that_hangs_ends() {
+    let silent: Manner = |command| match command {
+        "guest-fsfreeze-freeze" => None,
+        "guest-fsfreeze-status" => returned(&json!("thawed")),
+        other => well(other),
+    };
+    let scene = scene(silent);
+    scene.open.send_replace(true);
+    let begin = Instant::now();
+    let hung = scene.client.freeze(Duration::ZERO).await.unwrap_err();
+    assert!(hung.detail.contains("does not answer within"), "{}", hung.detail);
+    assert!(begin.elapsed() <= freeze::FREEZE_TIMEOUT + REQUEST_TIMEOUT);
+    scene.guest.abort();
 }

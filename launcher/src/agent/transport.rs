@@ -93,8 +93,16 @@ impl Transport {
 
     /// Executes a command.
     pub(super) async fn execute<T: DeserializeOwned>(&mut self, command: &Value) -> Result<T, AgentError> {
-        let result = timeout(ANSWER_TIMEOUT, self.exchange(command)).await;
-        result.unwrap_or(Err(AgentError::Timeout(ANSWER_TIMEOUT)))
+        self.execute_within(ANSWER_TIMEOUT, command).await
+    }
+
+    /// Executes a command that may take longer.
+    pub(super) async fn execute_within<T: DeserializeOwned>(
+        &mut self,
+        limit: Duration,
+        command: &Value,
+    ) -> Result<T, AgentError> {
+        timeout(limit, self.exchange(command)).await.unwrap_or(Err(AgentError::Timeout(limit)))
     }
 
     async fn exchange<T: DeserializeOwned>(&mut self, command: &Value) -> Result<T, AgentError> {

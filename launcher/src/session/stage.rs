@@ -1,14 +1,16 @@
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
-use vireo_proto::launcher::{DiskFailure, Outcome, state::Phase};
+use vireo_proto::launcher::{DiskFailure, Outcome, State, state::Phase};
 
 use super::lifecycle::{Pause, Waiter};
 use super::outcome::{StopCause, outcome};
 use super::start::PendingVm;
 use super::{Command, Session, answer, earlier_deadline, reject};
+use crate::agent::{AgentClient, FROZEN};
 use crate::console::Console;
 use crate::hypervisor::{Event, Guest, VmCommand};
 use crate::launch::Launch;
@@ -90,6 +92,8 @@ impl Session {
         }
         self.enter(Phase::Stopping);
         info!(grace = ?deadline.duration_since(Instant::now()), "asking the guest to shut down");
+        let mut thawed = pin!(thaw(self.agent.clone(), self.state()));
+        let mut is_thawed = false;
         let mut presses = interval(POWER_BUTTON_INTERVAL);
         presses.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -111,7 +115,9 @@ impl Session {
                     }
                     Some(other) => reject(other, &self.state()),
                 },
-                _ = presses.tick() => vm.guest.command(VmCommand::PowerButton),
+                // Its shutdown would wait for file systems that are frozen.
+                () = &mut thawed, if !is_thawed => is_thawed = true,
+                _ = presses.tick(), if is_thawed => vm.guest.command(VmCommand::PowerButton),
                 () = sleep_until(deadline) => {
                     warn!("the guest did not shut down in time");
                     return Stage::Killing(vm, StopCause::GraceExpired);
@@ -177,6 +183,17 @@ impl Session {
             }
         }
         None
+    }
+}
+
+/// Thaws the file systems of a guest that has them frozen.
+async fn thaw(agent: AgentClient, state: State) {
+    if !state.agent.is_some_and(|agent| agent.freeze_status == FROZEN) {
+        return;
+    }
+    match agent.thaw().await {
+        Ok(()) => info!("the file systems of the guest are thawed"),
+        Err(fault) => warn!(fault.detail, "cannot thaw the file systems of the guest"),
     }
 }
 

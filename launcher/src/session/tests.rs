@@ -1,10 +1,13 @@
 use std::sync::{Arc, Mutex};
 
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
 use tokio::sync::watch::Receiver;
 use vireo_proto::launcher::{self as wire, LaunchRequest, outcome::Kind as OutcomeKind};
 
 use super::start::ABANDON_START;
 use super::*;
+use crate::agent::{AgentPort, FROZEN};
 use crate::console::Port;
 use crate::host;
 use crate::hypervisor::{End, Event, GuestEnd, KvmState, Starting, VmCommand, guest};
@@ -15,6 +18,7 @@ use crate::launch::Launch;
 struct Stagehand {
     up: Slot<oneshot::Sender<Result<(), Fault>>>,
     vm: Slot<GuestEnd>,
+    agent: Slot<AgentPort>,
     files: PassedFiles,
 }
 
@@ -40,11 +44,12 @@ impl Node for Stagehand {
 }
 
 impl Hypervisor for Stagehand {
-    fn start(&self, _: Arc<Launch>, _: host::HostResources, _port: Port) -> Starting {
+    fn start(&self, _: Arc<Launch>, host: host::HostResources, _port: Port) -> Starting {
         let (owner, end) = guest();
         let (up, go) = oneshot::channel();
         *self.up.lock().unwrap() = Some(up);
         *self.vm.lock().unwrap() = Some(end);
+        *self.agent.lock().unwrap() = host.agent;
         Box::pin(async move { go.await.unwrap().map(|()| owner) })
     }
 }
@@ -311,3 +316,49 @@ async fn a_launcher_that_must_leave_lets_its_watcher_record_the_outcome() {
     scene.session.await.unwrap();
     assert_eq!(begin.elapsed(), OUTCOME_TIMEOUT);
 }
+
+/// In real time, as the agent's port is a socket.
+#[tokio::test]
+async fn a_guest_that_is_frozen_is_thawed_before_its_shutdown() {
+    let scene = scene();
+    let mut vm = scene.run().await;
+    let AgentPort { stream, open } = scene.node.agent.lock().unwrap().take().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let agent = tokio::spawn(answer_as_frozen(UnixStream::from_std(stream).unwrap()));
+    open.send_replace(true);
+    let mut seen = scene.seen.clone();
+    let is_frozen = |status: &SessionStatus| {
+        status.state.agent.as_ref().is_some_and(|agent| agent.freeze_status == FROZEN)
+    };
+    seen.wait_for(is_frozen).await.unwrap();
+    assert_eq!(scene.handle.shutdown(Duration::from_secs(60)).await, None);
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::PowerButton));
+    assert!(agent.is_finished(), "the button is pressed once the agent has thawed");
+    vm.events.send(Event::Ended(End::PoweredOff)).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::ShutDown);
+}
+
+/// An agent whose file systems are frozen, until it thaws them.
+async fn answer_as_frozen(port: UnixStream) {
+    let mut port = BufReader::new(port);
+    let mut line = Vec::new();
+    while port.read_until(b'\n', &mut line).await.unwrap() > 0 {
+        let text = String::from_utf8_lossy(&line).into_owned();
+        let command: serde_json::Value = serde_json::from_str(text.trim_start_matches('\u{fffd}')).unwrap();
+        line.clear();
+        let execute = command["execute"].as_str().unwrap();
+        let answer = match execute {
+            "guest-sync-delimited" => format!("\u{7f}{{\"return\": {}}}\n", command["arguments"]["id"]),
+            "guest-info" => "{\"return\": {}}\n".to_owned(),
+            "guest-fsfreeze-status" => "{\"return\": \"frozen\"}\n".to_owned(),
+            "guest-fsfreeze-thaw" => "{\"return\": 1}\n".to_owned(),
+            _ => "{\"error\": {}}\n".to_owned(),
+        };
+        let bytes = answer.bytes().map(|byte| if byte == 0x7f { 0xff } else { byte }).collect::<Vec<u8>>();
+        port.write_all(&bytes).await.unwrap();
+        if execute == "guest-fsfreeze-thaw" {
+            return;
+        }
+    }
+}
+

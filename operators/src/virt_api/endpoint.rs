@@ -13,7 +13,7 @@ const DISPLAYS: [&str; 3] = ["console", "vnc", "vnc/screenshot"];
 /// What the agent in the guest knows.
 pub(super) const AGENT: [&str; 3] = ["filesystemlist", "guestosinfo", "userlist"];
 /// What is done to a running guest, by `PUT`.
-pub(super) const CONTROLS: [&str; 4] = ["pause", "reset", "softreboot", "unpause"];
+pub(super) const CONTROLS: [&str; 6] = ["freeze", "pause", "reset", "softreboot", "unfreeze", "unpause"];
 pub(super) const ADD_VOLUME: &str = "addvolume";
 pub(super) const REMOVE_VOLUME: &str = "removevolume";
 pub(super) const OBJECT_GRAPH: &str = "objectgraph";
@@ -313,8 +313,8 @@ mod tests {
         ("namespaces/a/virtualmachineinstances/b/portforward/22/udp", "node"),
         ("namespaces/a/virtualmachineinstances/b/pause", "node"),
         ("namespaces/a/virtualmachineinstances/b/unpause", "node"),
-        ("namespaces/a/virtualmachineinstances/b/freeze", "-"),
-        ("namespaces/a/virtualmachineinstances/b/unfreeze", "-"),
+        ("namespaces/a/virtualmachineinstances/b/freeze", "node"),
+        ("namespaces/a/virtualmachineinstances/b/unfreeze", "node"),
         ("namespaces/a/virtualmachineinstances/b/reset", "node"),
         ("namespaces/a/virtualmachineinstances/b/softreboot", "node"),
         ("namespaces/a/virtualmachineinstances/b/guestosinfo", "node"),

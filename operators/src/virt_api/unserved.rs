@@ -10,7 +10,6 @@ const MIGRATION: &str = "VirtualMachineInstances are not migrated yet";
 const PROFILER: &str = "there is no cluster profiler";
 const DUMP: &str = "memory dumps are not taken yet";
 const BACKUP: &str = "backups are not taken yet";
-const FREEZE: &str = "file systems of guests are not frozen yet";
 
 /// What is not served, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,16 +21,14 @@ pub struct Unserved {
 }
 
 /// Subresources of a VirtualMachineInstance.
-const OF_VMI: [Unserved; 11] = [
+const OF_VMI: [Unserved; 9] = [
     Unserved { name: "backup", why: BACKUP },
     Unserved { name: "evacuate/cancel", why: MIGRATION },
-    Unserved { name: "freeze", why: FREEZE },
     Unserved { name: "redefine-checkpoint", why: BACKUP },
     Unserved { name: "sev/fetchcertchain", why: SEV },
     Unserved { name: "sev/injectlaunchsecret", why: SEV },
     Unserved { name: "sev/querylaunchmeasurement", why: SEV },
     Unserved { name: "sev/setupsession", why: SEV },
-    Unserved { name: "unfreeze", why: FREEZE },
     Unserved {
         name: "usbredir",
         why: "USB devices of clients are not redirected: clientPassthrough is refused",

@@ -10,10 +10,14 @@ const OTHERS: usize = 16;
 /// The limit of addresses of each.
 const ADDRESSES: usize = 16;
 const SOURCE: &str = "guest-agent";
+/// What file systems are that the agent has frozen; of those that are not, the status has no word.
+const FROZEN: &str = "frozen";
 
 /// Applies the agent's report, or removes an earlier one.
 pub(super) fn apply(status: &mut Status, agent: Option<&Agent>) {
     status.guest_os_info = agent.and_then(|agent| agent.os.as_ref()).map(os).unwrap_or_default();
+    let is_frozen = agent.is_some_and(|agent| agent.freeze_status == FROZEN);
+    status.fs_freeze_status = if is_frozen { FROZEN.to_owned() } else { String::new() };
     let Some(agent) = agent else { return };
     for interface in &mut status.interfaces {
         let same = |nic: &&GuestInterface| nic.mac.eq_ignore_ascii_case(&interface.mac);
@@ -80,7 +84,8 @@ mod tests {
         interfaces
             .extend((0..100).map(|at| nic(&format!("v{at}"), &format!("02:00:00:00:00:{at:02x}"), "::1")));
         let os = GuestOs { id: "debian".to_owned(), ..GuestOs::default() };
-        let agent = Agent { os: Some(os), interfaces, ..Agent::default() };
+        let freeze_status = "frozen".to_owned();
+        let agent = Agent { os: Some(os), interfaces, freeze_status, ..Agent::default() };
         let mine = InterfaceStatus {
             mac: "52:54:00:4D:7A:01".to_owned(),
             ip_address: "10.201.0.2".to_owned(),
@@ -90,7 +95,15 @@ mod tests {
         };
         let mut status = Status { interfaces: vec![mine.clone()], ..Status::default() };
         apply(&mut status, Some(&agent));
-        assert_eq!(status.guest_os_info.id, "debian");
+        assert_eq!(
+            (status.guest_os_info.id.as_str(), status.fs_freeze_status.as_str()),
+            ("debian", "frozen")
+        );
+        let thawed = Agent { freeze_status: "thawed".to_owned(), ..Agent::default() };
+        let mut other = Status { fs_freeze_status: "frozen".to_owned(), ..Status::default() };
+        apply(&mut other, Some(&thawed));
+        assert_eq!(other, Status::default());
+
         let first = &status.interfaces[0];
         assert_eq!(
             (first.interface_name.as_str(), first.info_source.as_str()),

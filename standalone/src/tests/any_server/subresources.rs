@@ -228,8 +228,8 @@ async fn what_a_vm_depends_on_is_a_tree() {
         assert_eq!((code, &graph["objectReference"]), (200, &of_guest), "{graph}");
         assert_eq!(send(cluster, ("GET", "virtualmachines/none/objectgraph"), Value::Null).await.0, 404);
         assert_eq!(send(cluster, ("PUT", path), Value::Null).await.0, 405);
-        let (code, status) = send(cluster, ("PUT", "virtualmachineinstances/guest/freeze"), Value::Null).await;
-        let why = "freeze is not available: file systems of guests are not frozen yet";
+        let (code, status) = send(cluster, ("PUT", "virtualmachineinstances/guest/backup"), Value::Null).await;
+        let why = "backup is not available: backups are not taken yet";
         assert_eq!((code, &status["reason"], &status["message"]), (400, &json!("BadRequest"), &json!(why)));
     })
     .await;
