@@ -12,6 +12,7 @@ mod desired;
 mod end;
 mod hotplug;
 mod limits;
+mod memory_dump;
 mod network;
 mod observe;
 mod prober;

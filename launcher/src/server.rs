@@ -10,12 +10,12 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
-    DetachVolumeResponse, DismissRequest, DismissResponse, FreezeFilesystemsRequest,
-    FreezeFilesystemsResponse, HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest,
-    LaunchResponse, LifecycleCommand, LifecycleRequest, LifecycleResponse, ProbeRequest, ProbeResponse,
-    ScreenshotRequest, ScreenshotResponse, SetCredentialsRequest, SetCredentialsResponse, ShutdownRequest,
-    ShutdownResponse, State, StatisticsRequest, StatisticsResponse, ThawFilesystemsRequest,
-    ThawFilesystemsResponse, WatchRequest,
+    DetachVolumeResponse, DismissRequest, DismissResponse, DumpMemoryRequest, DumpMemoryResponse,
+    ForgetMemoryDumpRequest, ForgetMemoryDumpResponse, FreezeFilesystemsRequest, FreezeFilesystemsResponse,
+    HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest, LaunchResponse, LifecycleCommand,
+    LifecycleRequest, LifecycleResponse, ProbeRequest, ProbeResponse, ScreenshotRequest, ScreenshotResponse,
+    SetCredentialsRequest, SetCredentialsResponse, ShutdownRequest, ShutdownResponse, State,
+    StatisticsRequest, StatisticsResponse, ThawFilesystemsRequest, ThawFilesystemsResponse, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -23,7 +23,7 @@ use crate::health;
 use crate::hypervisor::VmCommand;
 use crate::launch;
 use crate::screenshot;
-use crate::session::{Handle, VolumeRequest};
+use crate::session::{DumpCommand, Handle, VolumeRequest};
 use crate::statistics;
 
 /// The service, for any number of connections.
@@ -116,6 +116,23 @@ impl Launcher for Server {
     ) -> Result<Response<DetachVolumeResponse>, Status> {
         let fault = self.session.hotplug(VolumeRequest::Detach(request.into_inner().name)).await;
         Ok(Response::new(DetachVolumeResponse { fault }))
+    }
+
+    async fn dump_memory(
+        &self,
+        request: Request<DumpMemoryRequest>,
+    ) -> Result<Response<DumpMemoryResponse>, Status> {
+        let DumpMemoryRequest { volume, file } = request.into_inner();
+        let fault = self.session.dump(DumpCommand::Begin { volume, file }).await;
+        Ok(Response::new(DumpMemoryResponse { fault }))
+    }
+
+    async fn forget_memory_dump(
+        &self,
+        _: Request<ForgetMemoryDumpRequest>,
+    ) -> Result<Response<ForgetMemoryDumpResponse>, Status> {
+        let fault = self.session.dump(DumpCommand::Forget).await;
+        Ok(Response::new(ForgetMemoryDumpResponse { fault }))
     }
 
     async fn ask_agent(

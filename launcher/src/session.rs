@@ -5,6 +5,7 @@
 //! published through a watch channel, which closes when the session ends.
 
 mod command;
+mod dump;
 mod hotplug;
 mod lifecycle;
 mod outcome;
@@ -21,7 +22,7 @@ use tracing::info;
 use vireo_proto::launcher::state::Phase;
 use vireo_proto::launcher::{Fault, Identity, Outcome, State};
 
-pub use command::{Command, Handle, VolumeRequest, Watchers};
+pub use command::{Command, DumpCommand, Handle, VolumeRequest, Watchers};
 pub use start::LaunchReply;
 
 use crate::agent::{self, AgentClient, AgentRequest};
@@ -148,6 +149,7 @@ impl Session {
             state.agent = None;
             state.volumes.clear();
             state.disk_failures.clear();
+            state.memory_dump = None;
             state.pause_requested = false;
             state.phase = Phase::Exited.into();
             state.outcome = Some(outcome.clone());
@@ -177,7 +179,12 @@ impl Session {
                     answer(reply, None);
                     return Stage::Gone;
                 }
-                Some(other @ (Command::Launch(..) | Command::Lifecycle(..) | Command::Hotplug(..))) => {
+                Some(
+                    other @ (Command::Launch(..)
+                    | Command::Lifecycle(..)
+                    | Command::Hotplug(..)
+                    | Command::Dump(..)),
+                ) => {
                     reject(other, &self.state());
                 }
                 Some(Command::Exit) => self.exiting = true,
@@ -212,7 +219,7 @@ fn reject(command: Command, state: &State) {
         Command::Dismiss(reply) => {
             answer(reply, Some(fault(Code::Conflict, "the guest still runs")));
         }
-        Command::Lifecycle(_, reply) | Command::Hotplug(_, reply) => {
+        Command::Lifecycle(_, reply) | Command::Hotplug(_, reply) | Command::Dump(_, reply) => {
             answer(reply, Some(fault(Code::Conflict, "VMI is not running")))
         }
         Command::Shutdown(_, reply) | Command::Kill(reply) => answer(reply, None),

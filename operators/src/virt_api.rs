@@ -12,6 +12,7 @@ mod error;
 mod expand;
 pub mod front_proxy;
 mod lifecycle;
+mod memory_dump;
 mod node;
 mod object_graph;
 pub mod server;
@@ -70,6 +71,7 @@ pub struct VirtApi {
     client: Client,
     nodes: Arc<dyn NodeAgents>,
     recorder: Arc<EventRecorder>,
+    dumps_memory: bool,
 }
 
 impl std::fmt::Debug for VirtApi {
@@ -82,7 +84,13 @@ impl VirtApi {
     /// Acts as the user of a client.
     pub fn new(client: Client, nodes: Arc<dyn NodeAgents>) -> Self {
         let recorder = Arc::new(EventRecorder::new(client.clone(), "virt-api", None));
-        Self { client, nodes, recorder }
+        Self { client, nodes, recorder, dumps_memory: false }
+    }
+
+    /// The same for nodes whose agents dump memory to claims.
+    #[must_use]
+    pub fn with_memory_dumps(self) -> Self {
+        Self { dumps_memory: true, ..self }
     }
 
     /// Answers a request for an endpoint, whatever the path of the request.
@@ -91,6 +99,7 @@ impl VirtApi {
             Endpoint::Document(document) => documents::serve(self, document, request.method()).await,
             Endpoint::Lifecycle(key, operation) => lifecycle::serve(self, key, operation, request).await,
             Endpoint::Volume(endpoint) => volumes::serve(self, endpoint, request).await,
+            Endpoint::MemoryDump(key, removes) => memory_dump::serve(self, key, removes, request).await,
             Endpoint::ExpandSpec(key) => expand::of_stored(self, key, request.method()).await,
             Endpoint::ExpandVmSpec(namespace) => expand::of_given(self, namespace, request).await,
             Endpoint::ObjectGraph(kind, key) => object_graph::serve(self, kind, key, request).await,

@@ -6,6 +6,7 @@ pub mod controller;
 mod decide;
 mod instance;
 mod life;
+pub mod memory_dump;
 pub mod orphan;
 mod printable;
 mod provision;

@@ -7,6 +7,7 @@
 //! A state file is user input: decoding is bounded by the file's length, and everything that is wrong has an error with
 //! the section's name.
 
+mod core_dump;
 mod description;
 mod error;
 mod file;
@@ -18,6 +19,7 @@ mod tests;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::core_dump::Registers;
 pub use self::error::{LoadError, SaveError, SectionError};
 pub use self::file::SavedVm;
 pub(crate) use self::saver::Saver;

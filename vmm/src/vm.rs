@@ -176,6 +176,18 @@ impl Controls {
         }
     }
 
+    /// Writes the VM's RAM and the registers of its vCPUs to an empty file, as an ELF core file. Pauses the VM, which stays
+    /// paused.
+    pub fn dump(&self, file: &File) -> Result<(), SaveError> {
+        self.pause();
+        match (self.vcpus.upgrade(), self.saver.upgrade()) {
+            (Some(vcpus), Some(saver)) if !self.outcome.is_over() => {
+                saver.dump(&vcpus, file, &|| self.outcome.is_over())
+            }
+            _ => Err(SaveError::Over),
+        }
+    }
+
     /// Resumes the devices; vCPUs stay as they are.
     pub fn resume_devices(&self) {
         if let Some(pci) = self.pci.upgrade() {

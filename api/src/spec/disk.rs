@@ -92,6 +92,7 @@ pub(super) fn read(
         devices.disks.iter().all(|disk| disk.name != volume.name)
             && devices.filesystems.iter().all(|filesystem| filesystem.name != volume.name)
             && !volume.name.is_empty()
+            && volume.memory_dump.is_none()
     };
     let added = volumes.iter().filter(unnamed).map(|volume| {
         // Windows looks for answer files on media that can be removed.
@@ -125,6 +126,11 @@ pub(super) fn read(
         if let Some(volume) = volume.filter(|volume| volume.container_path.is_some()) {
             let text = "is a file system and not a disk: name it in spec.domain.devices.filesystems alone";
             found.invalid(&volume.field.at("containerPath"), text);
+        }
+        if let Some(volume) = volume.filter(|volume| volume.memory_dump.is_some()) {
+            let text =
+                "is written to by the host and is not a disk of the guest: remove the disk of its name";
+            found.invalid(&volume.field.at("memoryDump"), text);
         }
         names.push(disk.name.clone());
         let (source, source_field) = match volume {

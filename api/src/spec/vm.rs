@@ -6,8 +6,8 @@ use super::display::Display;
 use super::report::Findings;
 use super::{
     AccessCredential, BootSource, Clock, Disk, Dns, Field, Filesystem, Firmware, HostDevice,
-    HypervisorChoice, Identity, ImageRef, Interface, Lifecycle, Memory, Notice, Probe, Problem, Report,
-    Resources, VolumeSource,
+    HypervisorChoice, Identity, ImageRef, Interface, Lifecycle, Memory, MemoryDump, Notice, Probe, Problem,
+    Report, Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -28,6 +28,7 @@ pub struct Vm {
     io_threads: Option<IoThreads>,
     disks: Vec<Disk>,
     filesystems: Vec<Filesystem>,
+    memory_dump: Option<MemoryDump>,
     hotplug: bool,
     interfaces: Vec<Interface>,
     network_multiqueue: bool,
@@ -121,6 +122,11 @@ impl Vm {
     /// File systems that the guest shares, in the manifest's order.
     pub fn filesystems(&self) -> &[Filesystem] {
         &self.filesystems
+    }
+
+    /// The claim that its memory is dumped to, if it is to be.
+    pub fn memory_dump(&self) -> Option<&MemoryDump> {
+        self.memory_dump.as_ref()
     }
 
     /// Those of [`Self::disks`] that are there from the start.
@@ -296,6 +302,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     super::projected::check_accounts(spec, found);
     let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
     let filesystems = super::filesystem::read(devices, &volumes, found);
+    let memory_dump = super::volume::memory_dump_of(&volumes);
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     let access_credentials = super::credentials::read(spec, found);
     super::device::read(devices, found);
@@ -338,6 +345,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         io_threads,
         disks,
         filesystems,
+        memory_dump,
         hotplug,
         interfaces,
         network_multiqueue: devices.network_interface_multiqueue == Some(true),

@@ -14,6 +14,7 @@ const LARGEST: Bytes = Bytes::new(16 << 40);
 const CLAIM: &str = "persistentVolumeClaim";
 const DATA_VOLUME: &str = "dataVolume";
 const EPHEMERAL: &str = "ephemeral";
+const MEMORY_DUMP: &str = "memoryDump";
 
 /// What a disk is filled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,25 @@ pub enum HostDiskCreate {
     Sized(Bytes),
 }
 
+/// A claim that the guest's memory is dumped to. It is no disk of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryDump {
+    volume: String,
+    claim: String,
+}
+
+impl MemoryDump {
+    /// The name of the volume.
+    pub fn volume(&self) -> &str {
+        &self.volume
+    }
+
+    /// The name of the claim, in the VM's namespace.
+    pub fn claim(&self) -> &str {
+        &self.claim
+    }
+}
+
 /// A volume and where it was written.
 #[derive(Clone, Debug)]
 pub(super) struct Volume {
@@ -100,6 +120,8 @@ pub(super) struct Volume {
     pub(super) claim: Option<&'static str>,
     /// The directory of the launcher's container that it is, which is not a source of disks.
     pub(super) container_path: Option<String>,
+    /// The claim that the memory is dumped to, which is not a source of disks either.
+    pub(super) memory_dump: Option<String>,
 }
 
 pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> {
@@ -119,17 +141,25 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
         let claim = claim.or_else(|| volume.data_volume.as_ref().map(|_| DATA_VOLUME));
         let source = source(volume, &field, found);
         let container_path = volume.container_path.as_ref().map(|directory| directory.path.clone());
-        read.push(Volume { name: volume.name.clone(), field, source, claim, container_path });
+        let memory_dump = volume.memory_dump.as_ref().map(|dump| dump.claim_name.clone());
+        if memory_dump.is_some() && read.iter().any(|known| known.memory_dump.is_some()) {
+            found.invalid(&field.at(MEMORY_DUMP), "a VMI has at most one volume of this kind: keep one");
+        }
+        read.push(Volume { name: volume.name.clone(), field, source, claim, container_path, memory_dump });
     }
     read
 }
 
+/// The volume that the memory is dumped to.
+pub(super) fn memory_dump_of(volumes: &[Volume]) -> Option<MemoryDump> {
+    volumes.iter().find_map(|volume| {
+        Some(MemoryDump { volume: volume.name.clone(), claim: volume.memory_dump.clone()? })
+    })
+}
+
 /// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 2] {
-    [
-        ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
-        ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
-    ]
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 1] {
+    [("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host")]
 }
 
 fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
@@ -148,6 +178,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.sysprep.is_some(),
         volume.ephemeral.is_some(),
         volume.container_path.is_some(),
+        volume.memory_dump.is_some(),
     ];
     let given = available.iter().filter(|there| **there).count()
         + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
@@ -203,6 +234,10 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     }
     if let Some(directory) = &volume.container_path {
         container_path(directory, &at.at("containerPath"), found);
+        return None;
+    }
+    if let Some(dump) = &volume.memory_dump {
+        memory_dump(dump, &at.at(MEMORY_DUMP), found);
         return None;
     }
     if let Some(disk) = &volume.host_disk {
@@ -266,6 +301,14 @@ fn container_path(directory: &v1::ContainerPathVolumeSource, at: &Field, found: 
     }
     if directory.read_only == Some(false) {
         found.invalid_value(&at.at("readOnly"), false, "must be true: guests only read such a directory");
+    }
+}
+
+/// It is there once the VM runs, whatever `hotpluggable` says.
+fn memory_dump(source: &v1::ClaimVolumeSource, at: &Field, found: &mut Findings) {
+    super::projected::name((&source.claim_name, &at.at("claimName")), "claim", found);
+    if source.read_only == Some(true) {
+        found.invalid_value(&at.at("readOnly"), true, "must not be true: the memory is written to the claim");
     }
 }
 

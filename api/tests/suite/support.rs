@@ -222,6 +222,7 @@ fn contexts() -> Vec<(&'static str, Value)> {
         ("volumes[].persistentVolumeClaim.hotpluggable", json!({"volumes": [{"emptyDisk": null}]})),
         ("volumes[].persistentVolumeClaim.readOnly", disks(json!({"name": "a", "disk": {"bus": "virtio"}}))),
         ("volumes[].persistentVolumeClaim.readOnly", json!({"volumes": [{"emptyDisk": null}]})),
+        ("volumes[].memoryDump", json!({"volumes": [{"memoryDump": {"claimName": "c"}}]})),
         (
             "volumes[].ephemeral",
             json!({"volumes": [{"ephemeral": {"persistentVolumeClaim": {"claimName": "c"}}}]}),

@@ -129,10 +129,25 @@ fn volumes() {
         }
         rows.push((change, format!("[2].containerPath{field}").leak(), Invalid));
     }
-    for name in ["downwardMetrics", "memoryDump"] {
-        let field: &'static str = format!("[2].{name}").leak();
-        rows.push((source(json!({name: {}})), field, NotSupported));
-    }
+    rows.push((source(json!({"downwardMetrics": {}})), "[2].downwardMetrics", NotSupported));
+    let dump = |of: Value| source(json!({ "memoryDump": of }));
+    rows.extend([
+        (dump(json!({})), "[2].memoryDump.claimName", Required),
+        (dump(json!({"claimName": "A"})), "[2].memoryDump.claimName", Invalid),
+        (dump(json!({"claimName": "a", "readOnly": true})), "[2].memoryDump.readOnly", Invalid),
+        (
+            json!({"volumes": ["+", {"name": "one", "memoryDump": {"claimName": "a"}},
+                {"name": "two", "memoryDump": {"claimName": "b"}}]}),
+            "[3].memoryDump",
+            Invalid,
+        ),
+        (
+            json!({"domain": {"devices": {"disks": ["+", {"name": "one"}]}},
+                "volumes": ["+", {"name": "one", "memoryDump": {"claimName": "a"}}]}),
+            "[2].memoryDump",
+            Invalid,
+        ),
+    ]);
     each_is_refused(with_spec, "spec.volumes", rows);
 }
 
@@ -313,4 +328,14 @@ fn a_shareable_disk_has_no_cache() {
     let report = with(json!("writeback")).unwrap_err();
     let [problem] = report.problems() else { panic!("{report}") };
     assert!(problem.message().ends_with("a sharable disk requires cache = none got: writeback"), "{report}");
+}
+
+#[test]
+fn a_memory_dump_is_no_disk() {
+    let dump = json!({"name": "dump", "memoryDump": {"claimName": "dumps", "hotpluggable": true}});
+    let vm = with_spec(json!({ "volumes": ["+", dump] })).unwrap_or_else(|report| panic!("{report}"));
+    let found = vm.memory_dump().map(|dump| (dump.volume(), dump.claim()));
+    assert_eq!(found, Some(("dump", "dumps")));
+    assert!(vm.disks().iter().all(|disk| disk.name() != "dump"));
+    assert_eq!(with_spec(json!({})).unwrap().memory_dump(), None);
 }

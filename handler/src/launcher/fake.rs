@@ -83,6 +83,20 @@ impl Launcher for FakeLauncher {
         Err(Status::unimplemented("as launchers of older releases"))
     }
 
+    async fn dump_memory(
+        &self,
+        _: Request<DumpMemoryRequest>,
+    ) -> Result<Response<DumpMemoryResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn forget_memory_dump(
+        &self,
+        _: Request<ForgetMemoryDumpRequest>,
+    ) -> Result<Response<ForgetMemoryDumpResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
     async fn ask_agent(&self, _: Request<AskAgentRequest>) -> Result<Response<AskAgentResponse>, Status> {
         Err(Status::unimplemented("as launchers of older releases"))
     }

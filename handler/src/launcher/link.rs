@@ -19,9 +19,10 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
-    DismissRequest, Fault, FreezeFilesystemsRequest, HelloRequest, Identity, KillRequest, LaunchRequest,
-    LifecycleCommand, LifecycleRequest, ProbeRequest, ScreenshotRequest, SetCredentialsRequest,
-    ShutdownRequest, State, Statistics, StatisticsRequest, ThawFilesystemsRequest, WatchRequest,
+    DismissRequest, DumpMemoryRequest, Fault, ForgetMemoryDumpRequest, FreezeFilesystemsRequest,
+    HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand, LifecycleRequest, ProbeRequest,
+    ScreenshotRequest, SetCredentialsRequest, ShutdownRequest, State, Statistics, StatisticsRequest,
+    ThawFilesystemsRequest, WatchRequest,
 };
 
 use super::process::{Ending, Process};
@@ -170,6 +171,25 @@ impl Link {
         check_fault(
             within(LIFECYCLE_TIMEOUT, client.detach_volume(DetachVolumeRequest { name })).await?.fault,
         )
+    }
+
+    /// Begins a memory dump to a file that was passed.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or rejects the call.
+    pub async fn dump_memory(&self, request: DumpMemoryRequest) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        check_fault(within(RESPONSE_TIMEOUT, client.dump_memory(request)).await?.fault)
+    }
+
+    /// Removes the last memory dump from the launcher's state.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or rejects the call.
+    pub async fn forget_memory_dump(&self) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        let request = ForgetMemoryDumpRequest {};
+        check_fault(within(RESPONSE_TIMEOUT, client.forget_memory_dump(request)).await?.fault)
     }
 
     /// Lets the launcher exit.

@@ -19,7 +19,8 @@ impl ClaimUsers {
         let list = |at: &str| vmi.pointer(at).and_then(Value::as_array).into_iter().flatten();
         let named = |volume: &Value| {
             let volume: Volume = serde_json::from_value(volume.clone()).ok()?;
-            Some(volume.used_claim()?.name.to_owned())
+            let dump = volume.memory_dump.as_deref().map(|dump| dump.claim_name.as_str());
+            Some(volume.used_claim().map(|claim| claim.name).or(dump)?.to_owned())
         };
         // An unplugged volume is in use until the guest has released it.
         let plugged = |volume: &Value| {
@@ -48,11 +49,12 @@ mod tests {
         let vmi = |phase: &str| {
             json!({
                 "spec": {"volumes": [{"name": "a", "emptyDisk": {}}, {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
-                    {"name": "l", "ephemeral": {"persistentVolumeClaim": {"claimName": "base"}}}]},
+                    {"name": "m", "memoryDump": {"claimName": "dumps"}}, {"name": "l", "ephemeral": {"persistentVolumeClaim": {"claimName": "base"}}}]},
                 "status": {"phase": phase, "volumeStatus": [{"name": "c", "persistentVolumeClaimInfo": {"claimName": "old"}}]},
             })
         };
         let running = ClaimUsers::of(&vmi("Running"));
+        assert!(running.uses("dumps"));
         assert!(running.uses("data") && running.uses("base") && running.uses("old") && !running.uses("a"));
         assert!(!ClaimUsers::of(&vmi("Succeeded")).uses("data"));
         assert!(!ClaimUsers::of(&json!({})).uses("data"));

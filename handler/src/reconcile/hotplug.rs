@@ -59,7 +59,7 @@ impl VmiReconciler {
             };
             first = first.and(done);
         }
-        first
+        first.and(self.dump_memory(&vm, interrupt).await)
     }
 
     async fn hotplug(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {

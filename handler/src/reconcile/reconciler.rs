@@ -15,6 +15,7 @@ use super::credentials::{CredentialSync, Guest};
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
+use super::memory_dump;
 use super::observe::observe_launcher;
 use super::prober::Prober;
 use super::projected;
@@ -294,7 +295,10 @@ impl VmiReconciler {
     fn volumes_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
-        let differ = |vm: &Vm| !volumes::changes(vm, &state.volumes, &self.volume_places()).is_empty();
+        let differ = |vm: &Vm| {
+            memory_dump::step(vm, &state).is_some()
+                || !volumes::changes(vm, &state.volumes, &self.volume_places()).is_empty()
+        };
         takes && record.vm().is_ok_and(|vm| differ(&vm))
     }
 

@@ -13,6 +13,7 @@ pub use pause::{PAUSED_IO_ERROR, io_errors};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use super::memory_dump::DUMP_FAILED;
 use super::volumes;
 use crate::network::bridge::Bridged;
 use crate::node::Attachments;
@@ -115,7 +116,7 @@ pub struct SyncError {
 impl SyncError {
     /// Whether it is about hotplugged volumes.
     pub(super) fn is_about_volumes(&self) -> bool {
-        self.reason == volumes::HOTPLUG_FAILED || self.is_about_claims()
+        [volumes::HOTPLUG_FAILED, DUMP_FAILED].contains(&self.reason) || self.is_about_claims()
     }
 
     /// Whether a new claim, its disk or its image can resolve it.

@@ -24,6 +24,8 @@ pub use upload::{Filled, Upload, UploadError};
 const DISK: &str = "disk.img";
 /// Sizes are whole pages, so that every sector size fits.
 const PAGE: u64 = 4096;
+/// How the names of memory dumps end.
+const DUMP: &str = ".memory.dump";
 /// Marks a disk that no VM may use before its image is uploaded.
 const AWAITED: &str = "image.awaited";
 
@@ -55,6 +57,18 @@ pub enum ClaimError {
         namespace: String,
         /// The claim's.
         name: String,
+    },
+    /// It has no room for a memory dump.
+    #[error("PVC {namespace}/{name} has {size}: a dump of the guest's memory needs {wanted}")]
+    TooSmall {
+        /// The claim's.
+        namespace: String,
+        /// The claim's.
+        name: String,
+        /// Its size.
+        size: Size,
+        /// The guest's memory.
+        wanted: Size,
     },
     /// It exists and its disk cannot be used.
     #[error(transparent)]
@@ -206,6 +220,38 @@ impl Claims {
         Ok(())
     }
 
+    /// Creates a file for a memory dump of so many bytes beside a claim's disk, in place of an earlier one. Blocks.
+    ///
+    /// # Errors
+    /// When the claim has no disk or is smaller, or the file cannot be created.
+    pub fn create_dump(
+        &self,
+        (namespace, claim): (&str, &str),
+        name: &str,
+        bytes: u64,
+    ) -> Result<(PathBuf, File), ClaimError> {
+        let disk = self.disk(namespace, claim)?;
+        let failed = |path: &Path, source| VolumeError::Open { path: path.to_owned(), source };
+        let size = fs::metadata(&disk).map_err(|error| failed(&disk, error))?.len();
+        if size < bytes {
+            let (namespace, name) = (namespace.to_owned(), claim.to_owned());
+            return Err(ClaimError::TooSmall { namespace, name, size: Size(size), wanted: Size(bytes) });
+        }
+        let directory = self.directory(namespace, claim);
+        let path = directory.join(name);
+        let create = || {
+            for entry in fs::read_dir(&directory)? {
+                let entry = entry?;
+                if entry.file_name().to_string_lossy().ends_with(DUMP) {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)
+        };
+        let file = create().map_err(|error| failed(&path, error))?;
+        Ok((path, file))
+    }
+
     /// Removes a claim's disk, if there is one, with all that lies beside it. Blocks.
     ///
     /// # Errors
@@ -260,6 +306,24 @@ mod tests {
         claims.await_image("a", "data", true).unwrap();
         claims.remove("a", "data").unwrap();
         assert!(!claims.await_image("a", "data", false).unwrap(), "it goes with the claim");
+    }
+
+    #[test]
+    fn a_memory_dump_replaces_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
+        let create = |name: &str, bytes| claims.create_dump(("a", "data"), name, bytes);
+        assert!(matches!(create("one.memory.dump", 1).unwrap_err(), ClaimError::Absent { .. }));
+        claims.provide("a", "data", 1 << 20).unwrap();
+        let (path, _) = create("one.memory.dump", 1 << 20).unwrap();
+        assert_eq!(path, dir.path().join("a/data/one.memory.dump"));
+        let (other, _) = create("two.memory.dump", 1).unwrap();
+        assert!(!path.exists() && other.exists() && claims.find("a", "data").is_ok());
+        let small = create("three.memory.dump", 2 << 20).unwrap_err().to_string();
+        assert_eq!(small, "PVC a/data has 1 MiB: a dump of the guest's memory needs 2 MiB");
+        assert!(other.exists());
+        claims.remove("a", "data").unwrap();
+        assert!(!other.exists(), "it goes with the claim");
     }
 
     #[test]

@@ -56,14 +56,12 @@ const UNSERVED_READS: [&str; 4] = [
     "virtualmachineinstances/vsock",
 ];
 /// Requests that are refused with a reason, as far as KubeVirt lets those who edit send them.
-const UNSERVED_UPDATES: [&str; 7] = [
+const UNSERVED_UPDATES: [&str; 5] = [
     "virtualmachineinstances/backup",
     "virtualmachineinstances/sev/injectlaunchsecret",
     "virtualmachineinstances/sev/setupsession",
     "virtualmachines/evacuate/cancel",
-    "virtualmachines/memorydump",
     "virtualmachines/migrate",
-    "virtualmachines/removememorydump",
 ];
 /// What lets one into a guest.
 const ENTERED: [&str; 5] = [
@@ -74,7 +72,7 @@ const ENTERED: [&str; 5] = [
     "virtualmachines/portforward",
 ];
 /// Requests that change how a VM or a VMI runs.
-const STEERED: [&str; 14] = [
+const STEERED: [&str; 16] = [
     "virtualmachineinstances/addvolume",
     "virtualmachineinstances/freeze",
     "virtualmachineinstances/pause",
@@ -84,6 +82,8 @@ const STEERED: [&str; 14] = [
     "virtualmachineinstances/unfreeze",
     "virtualmachineinstances/unpause",
     "virtualmachines/addvolume",
+    "virtualmachines/memorydump",
+    "virtualmachines/removememorydump",
     "virtualmachines/removevolume",
     "virtualmachines/restart",
     "virtualmachines/start",

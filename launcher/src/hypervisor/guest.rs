@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub enum Event {
     DisksFailed(Vec<DiskFailure>),
     /// These volumes are attached now, and no others.
     Plugged(Vec<PluggedVolume>),
+    /// The memory dump is written, or why it is not.
+    MemoryDumped(Option<String>),
     /// It is gone. Nothing follows.
     Ended(End),
 }
@@ -96,6 +99,7 @@ pub enum End {
 pub struct Guest {
     commands: mpsc::UnboundedSender<VmCommand>,
     hotplugs: mpsc::Sender<HotplugRequest>,
+    dumps: mpsc::Sender<File>,
     events: mpsc::UnboundedReceiver<Event>,
     meter: StatsClient,
     ended: bool,
@@ -108,6 +112,9 @@ pub struct GuestEnd {
     pub commands: Controls,
     /// Hotplug requests; a hypervisor without hotplug drops the receiver.
     pub hotplugs: mpsc::Receiver<HotplugRequest>,
+    /// Files for memory dumps, each answered by [`Event::MemoryDumped`] before the next. vCPUs stand still meanwhile, and are as
+    /// before afterwards.
+    pub dumps: mpsc::Receiver<File>,
     /// Sink for events.
     pub events: Events,
     /// Who wants to know what the VM has used.
@@ -125,9 +132,19 @@ pub fn guest() -> (Guest, GuestEnd) {
     let (commands, controls) = mpsc::unbounded_channel();
     let (events, receiver) = mpsc::unbounded_channel();
     let (hotplugs, hotplug_requests) = mpsc::channel(MAX_QUEUED_HOTPLUGS);
+    let (dumps, dump_requests) = mpsc::channel(1);
     let (meter, stats_requests) = StatsClient::new();
-    let guest = Guest { commands, hotplugs, events: receiver, meter, ended: false };
-    (guest, GuestEnd { commands: controls, hotplugs: hotplug_requests, events, stats_requests })
+    let guest = Guest { commands, hotplugs, dumps, events: receiver, meter, ended: false };
+    (
+        guest,
+        GuestEnd {
+            commands: controls,
+            hotplugs: hotplug_requests,
+            dumps: dump_requests,
+            events,
+            stats_requests,
+        },
+    )
 }
 
 impl Guest {
@@ -151,6 +168,17 @@ impl Guest {
         };
         // The caller may be gone.
         let _ = request.reply.send(Some(fault));
+    }
+
+    /// Has the guest's memory written to a file.
+    ///
+    /// # Errors
+    /// When another is written, or the VM has ended.
+    pub fn dump(&self, file: File) -> Result<(), Fault> {
+        self.dumps.try_send(file).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => fault(Code::Conflict, "a memory dump is under way"),
+            mpsc::error::TrySendError::Closed(_) => fault(Code::Conflict, "the VM has ended"),
+        })
     }
 
     /// Where to read what the VM has used.

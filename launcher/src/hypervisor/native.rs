@@ -98,8 +98,8 @@ async fn start_vm(
         .spawn(move || vm_thread.run(started_tx))
         .map_err(thread_error)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the VM's thread died")))?;
-    tokio::spawn(command_loop.run(end.commands, failures));
     tokio::spawn(disk_growth::watch(growths, controls.clone()));
+    tokio::spawn(command_loop.run(end.commands, failures, end.dumps));
     tokio::spawn(serial_input::forward(port.input, controls));
     tokio::spawn(stats::serve(end.stats_requests, counters, balloon));
     Ok(owner)

@@ -24,6 +24,8 @@ pub enum Command {
     Lifecycle(VmCommand, oneshot::Sender<Option<Fault>>),
     /// Attach or detach a volume.
     Hotplug(VolumeRequest, oneshot::Sender<Option<Fault>>),
+    /// Write the guest's memory to a file, or forget that.
+    Dump(DumpCommand, oneshot::Sender<Option<Fault>>),
     /// The outcome is recorded.
     Dismiss(oneshot::Sender<Option<Fault>>),
     /// The launcher is to exit.
@@ -37,6 +39,20 @@ pub enum VolumeRequest {
     Attach(Box<Disk>),
     /// Out, by its name.
     Detach(String),
+}
+
+/// About memory dumps.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DumpCommand {
+    /// Write one.
+    Begin {
+        /// Its volume.
+        volume: String,
+        /// The name of the file that was passed.
+        file: String,
+    },
+    /// Remove the last one from the state.
+    Forget,
 }
 
 /// The clients that read the stream of the state.
@@ -134,6 +150,11 @@ impl Handle {
     /// Attaches or detaches a volume; returns once it is done or has failed.
     pub async fn hotplug(&self, wanted: VolumeRequest) -> Option<Fault> {
         self.ask(|reply| Command::Hotplug(wanted, reply)).await
+    }
+
+    /// Begins a memory dump, or forgets the last one.
+    pub async fn dump(&self, command: DumpCommand) -> Option<Fault> {
+        self.ask(|reply| Command::Dump(command, reply)).await
     }
 
     /// Lets the launcher go.

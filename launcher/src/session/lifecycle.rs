@@ -21,7 +21,11 @@ impl Pause {
             Event::Paused => self.requested = true,
             Event::Resumed => self.requested = false,
             Event::DisksFailed(failures) => self.failures.clone_from(failures),
-            Event::Rebooted | Event::NoBootDevice | Event::Plugged(_) | Event::Ended(_) => {}
+            Event::Rebooted
+            | Event::NoBootDevice
+            | Event::Plugged(_)
+            | Event::MemoryDumped(_)
+            | Event::Ended(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 use vireo_proto::launcher::{DiskFailure, Outcome, State, state::Phase};
 
+use super::dump::{self, is_under_way};
 use super::lifecycle::{Pause, Waiter};
 use super::outcome::{StopCause, outcome};
 use super::start::PendingVm;
@@ -77,7 +78,11 @@ impl Session {
                         answer(reply, None);
                         return Stage::Killing(vm, StopCause::Killed);
                     }
+                    Some(Command::Lifecycle(_, reply)) if is_under_way(&self.state()) => {
+                        answer(reply, Some(dump::under_way()));
+                    }
                     Some(Command::Lifecycle(command, reply)) => vm.lifecycle(command, reply),
+                    Some(Command::Dump(command, reply)) => answer(reply, self.dump(&vm, command).err()),
                     Some(Command::Hotplug(wanted, reply)) => vm.hotplug(wanted, (&self.state(), self.node.files()), reply),
                     Some(other) => reject(other, &self.state()),
                 }
@@ -155,6 +160,7 @@ impl Session {
                 warn!("the firmware found nothing to start");
                 self.publish(|state| state.no_boot_device = true);
             }
+            Event::MemoryDumped(failure) => self.dumped(failure),
             Event::Plugged(volumes) => self.publish(|state| state.volumes = volumes),
             Event::Paused | Event::Resumed | Event::DisksFailed(_) => {
                 if let Event::DisksFailed(failures) = &event {

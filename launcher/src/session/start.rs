@@ -57,7 +57,9 @@ impl Session {
                 Some(Command::Shutdown(_, reply) | Command::Kill(reply)) => {
                     answer(reply, Some(fault(Code::Conflict, "no VM was launched")));
                 }
-                Some(other @ (Command::Lifecycle(..) | Command::Hotplug(..))) => reject(other, &self.state()),
+                Some(other @ (Command::Lifecycle(..) | Command::Hotplug(..) | Command::Dump(..))) => {
+                    reject(other, &self.state())
+                }
                 Some(Command::Dismiss(reply)) => {
                     answer(reply, None);
                     return Stage::Gone;

@@ -1,8 +1,10 @@
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::watch::Receiver;
+use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::launcher::{self as wire, LaunchRequest, outcome::Kind as OutcomeKind};
 
 use super::start::ABANDON_START;
@@ -63,7 +65,10 @@ struct Scene {
 }
 
 fn scene() -> Scene {
-    let node = Stagehand::default();
+    scene_on(Stagehand::default())
+}
+
+fn scene_on(node: Stagehand) -> Scene {
     let (session, handle) = Session::new(Box::new(node.clone()));
     Scene { node, seen: handle.status(), handle, session: tokio::spawn(session.run()) }
 }
@@ -362,3 +367,35 @@ async fn answer_as_frozen(port: UnixStream) {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_memory_dump_ends_before_anything_else_is_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join(FILES_SOCKET);
+    let files = PassedFiles::serve(&socket).unwrap();
+    let scene = scene_on(Stagehand { files, ..Stagehand::default() });
+    let begin = || DumpCommand::Begin { volume: "dumps".into(), file: "/d".into() };
+    assert_eq!(scene.handle.dump(begin()).await.unwrap().code(), Code::Conflict, "no VM runs");
+    let mut vm = scene.run().await;
+    assert_eq!(scene.handle.dump(begin()).await.unwrap().code(), Code::HostResource);
+    for failure in [None, Some("no space".to_owned())] {
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        vireo_proto::files::pass(&socket, &[("/d".to_owned(), file)]).unwrap();
+        assert_eq!(scene.handle.dump(begin()).await, None);
+        assert!(vm.dumps.recv().await.is_some());
+        for other in [begin(), DumpCommand::Forget] {
+            assert_eq!(scene.handle.dump(other).await.unwrap().code(), Code::Conflict);
+        }
+        let paused = scene.handle.lifecycle(VmCommand::Pause).await.unwrap();
+        assert_eq!(paused.detail, "a memory dump of the VMI is under way");
+        vm.events.send(Event::MemoryDumped(failure.clone())).unwrap();
+        let ended =
+            |status: &SessionStatus| status.state.memory_dump.as_ref().is_some_and(|dump| dump.ended != 0);
+        let mut seen = scene.seen.clone();
+        let dump = seen.wait_for(ended).await.unwrap().state.memory_dump.clone().unwrap();
+        assert_eq!((dump.volume.as_str(), dump.file.as_str(), dump.failure), ("dumps", "/d", failure));
+        assert_eq!(scene.handle.dump(DumpCommand::Forget).await, None);
+        assert_eq!(scene.seen.borrow().state.memory_dump, None);
+    }
+    vm.events.send(Event::Ended(End::PoweredOff)).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::PoweredOff);
+}

@@ -3,11 +3,14 @@
 use serde_json::{Value, json};
 use vireo_client::Kind;
 
-use super::endpoint::{ADD_VOLUME, AGENT, CONTROLS, Document, OBJECT_GRAPH, REMOVE_VOLUME};
+use super::endpoint::{
+    ADD_VOLUME, AGENT, CONTROLS, Document, MEMORY_DUMP, OBJECT_GRAPH, REMOVE_MEMORY_DUMP, REMOVE_VOLUME,
+};
 use super::{GROUP, VERSIONS};
 
 const CONNECTIONS: [&str; 4] = ["console", "portforward", "vnc", "vnc/screenshot"];
-const VM_UPDATES: [&str; 5] = [ADD_VOLUME, REMOVE_VOLUME, "restart", "start", "stop"];
+const VM_UPDATES: [&str; 7] =
+    [ADD_VOLUME, MEMORY_DUMP, REMOVE_MEMORY_DUMP, REMOVE_VOLUME, "restart", "start", "stop"];
 
 /// The document at a path; absent where it is none of discovery.
 pub(super) fn document(path: &str) -> Option<Value> {

@@ -16,6 +16,8 @@ pub(super) const AGENT: [&str; 3] = ["filesystemlist", "guestosinfo", "userlist"
 pub(super) const CONTROLS: [&str; 6] = ["freeze", "pause", "reset", "softreboot", "unfreeze", "unpause"];
 pub(super) const ADD_VOLUME: &str = "addvolume";
 pub(super) const REMOVE_VOLUME: &str = "removevolume";
+pub(super) const MEMORY_DUMP: &str = "memorydump";
+pub(super) const REMOVE_MEMORY_DUMP: &str = "removememorydump";
 pub(super) const OBJECT_GRAPH: &str = "objectgraph";
 
 /// A path below a version of [`GROUP`].
@@ -72,6 +74,8 @@ pub enum Endpoint {
     Lifecycle(ObjectKey, Operation),
     /// `addvolume` or `removevolume`.
     Volume(VolumeEndpoint),
+    /// `memorydump` of a VM, or `removememorydump`.
+    MemoryDump(ObjectKey, bool),
     /// `expand-spec` of a VM.
     ExpandSpec(ObjectKey),
     /// `expand-vm-spec` of a VM that the request carries, in this namespace.
@@ -157,6 +161,7 @@ impl Endpoint {
             Self::Document(_)
             | Self::Lifecycle(..)
             | Self::Volume(_)
+            | Self::MemoryDump(..)
             | Self::ExpandSpec(_)
             | Self::ExpandVmSpec(_)
             | Self::ObjectGraph(..)
@@ -191,6 +196,8 @@ impl Endpoint {
         let of_vm = kind == Kind::VM;
         let operation = match subresource {
             ["expand-spec"] if of_vm => return Some(Self::ExpandSpec(key)),
+            [MEMORY_DUMP] if of_vm => return Some(Self::MemoryDump(key, false)),
+            [REMOVE_MEMORY_DUMP] if of_vm => return Some(Self::MemoryDump(key, true)),
             [ADD_VOLUME] => return Some(Self::Volume(VolumeEndpoint { kind, key, adds: true })),
             [REMOVE_VOLUME] => return Some(Self::Volume(VolumeEndpoint { kind, key, adds: false })),
             [OBJECT_GRAPH] => return Some(Self::ObjectGraph(kind, key)),
@@ -300,8 +307,8 @@ mod tests {
         ("namespaces/a/virtualmachines/b/portforward/22/tcp", "node"),
         ("namespaces/a/virtualmachines/b/addvolume", "volume"),
         ("namespaces/a/virtualmachines/b/removevolume", "volume"),
-        ("namespaces/a/virtualmachines/b/memorydump", "-"),
-        ("namespaces/a/virtualmachines/b/removememorydump", "-"),
+        ("namespaces/a/virtualmachines/b/memorydump", "dump"),
+        ("namespaces/a/virtualmachines/b/removememorydump", "dump"),
         ("namespaces/a/virtualmachines/b/objectgraph", "graph"),
         ("namespaces/a/virtualmachines/b/evacuate/cancel", "-"),
         ("namespaces/a/virtualmachineinstances/b/console", "node"),
@@ -341,6 +348,7 @@ mod tests {
                     Some(Endpoint::Document(_)) => "document",
                     Some(Endpoint::Lifecycle(..)) => "lifecycle",
                     Some(Endpoint::Volume(_)) => "volume",
+                    Some(Endpoint::MemoryDump(..)) => "dump",
                     Some(Endpoint::ExpandSpec(_) | Endpoint::ExpandVmSpec(_)) => "expand",
                     Some(Endpoint::ObjectGraph(..)) => "graph",
                     Some(Endpoint::Node(_)) => "node",

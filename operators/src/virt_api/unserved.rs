@@ -8,7 +8,6 @@ const SEV: &str =
     "memory of guests is not encrypted on the nodes of Vireo: spec.domain.launchSecurity is refused";
 const MIGRATION: &str = "VirtualMachineInstances are not migrated yet";
 const PROFILER: &str = "there is no cluster profiler";
-const DUMP: &str = "memory dumps are not taken yet";
 const BACKUP: &str = "backups are not taken yet";
 
 /// What is not served, and why.
@@ -37,12 +36,8 @@ const OF_VMI: [Unserved; 9] = [
 ];
 
 /// Subresources of a VirtualMachine.
-const OF_VM: [Unserved; 4] = [
-    Unserved { name: "evacuate/cancel", why: MIGRATION },
-    Unserved { name: "memorydump", why: DUMP },
-    Unserved { name: "migrate", why: MIGRATION },
-    Unserved { name: "removememorydump", why: DUMP },
-];
+const OF_VM: [Unserved; 2] =
+    [Unserved { name: "evacuate/cancel", why: MIGRATION }, Unserved { name: "migrate", why: MIGRATION }];
 
 /// Documents.
 const DOCUMENTS: [Unserved; 3] = [

@@ -8,11 +8,12 @@ use vireo_api::v1::{
 use super::conditions::{Own, conditions};
 use super::instance::{Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
+use super::memory_dump::DumpVolume;
 use super::printable::printable;
 use super::provision::Provision;
 use super::requests::{self, START};
 use super::strategy::{RunStrategy, StrategyError};
-use super::{FINALIZER, backoff, volumes};
+use super::{FINALIZER, backoff, memory_dump, volumes};
 
 /// The observed state of a VM.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,8 @@ pub enum Action {
     CreateVmi(Box<Start>),
     /// Apply a volume request to the template and the VMI, by [`super::volumes::apply`].
     ApplyVolumes(Box<VolumeRequest>),
+    /// Add the volume of a memory dump to the template or the VMI, or remove it.
+    ApplyMemoryDump(DumpVolume),
     /// Delete the VMI.
     DeleteVmi,
     /// Remove [`FINALIZER`] from the VMI.
@@ -83,6 +86,7 @@ pub fn decide(observed: Observed<'_>) -> Decision {
     let mut status = vm.status.clone();
     requests::forget_done(&mut status.state_change_requests, instance);
     volumes::forget_done(&mut status.volume_requests, vm, instance);
+    memory_dump::advance(&mut status, vm, instance, now);
     let strategy = RunStrategy::of(&vm.spec);
     if let Ok(strategy) = strategy {
         status.start_failure =
@@ -152,7 +156,7 @@ fn provisioned(
     let is_start = matches!(action, Action::CreateVmi(_));
     let is_held = is_start && *provision != Provision::Ready;
     // Without the volume that a request removes, they may be ready.
-    let action = apply_volumes(if is_held { Action::Wait } else { action }, status);
+    let action = apply_volumes(if is_held { Action::Wait } else { action }, observed, status);
     let (missing, failure) = provision.due(vm, is_start, refused);
     match (action, missing) {
         (Action::Wait, Some(missing)) => (Action::CreateDataVolumes(missing.to_vec()), failure),
@@ -161,9 +165,11 @@ fn provisioned(
 }
 
 /// Applies a volume request if there is no other action.
-fn apply_volumes(action: Action, status: &VirtualMachineStatus) -> Action {
+fn apply_volumes(action: Action, observed: &Observed<'_>, status: &VirtualMachineStatus) -> Action {
     match (action, status.volume_requests.first()) {
         (Action::Wait, Some(request)) => Action::ApplyVolumes(Box::new(request.clone())),
+        (Action::Wait, None) => memory_dump::change(status, observed.vm, observed.instance)
+            .map_or(Action::Wait, Action::ApplyMemoryDump),
         (action, _) => action,
     }
 }

@@ -56,6 +56,8 @@ impl Start {
         };
         let generation = vm.metadata.generation.unwrap_or(0);
         let mut spec = template.spec.clone();
+        // Memory is dumped when a user asks for that, and not again at a start.
+        spec.volumes.retain(|volume| volume.memory_dump.is_none());
         let uuid = &mut spec.domain.firmware.get_or_insert_default().uuid;
         if uuid.is_empty() {
             *uuid = Uuid::new_v5(&UUIDS, vm.metadata.name.as_bytes()).to_string();

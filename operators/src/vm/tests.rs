@@ -2,6 +2,7 @@
 
 mod asked;
 mod data_volumes;
+mod dumps;
 mod hotplug;
 mod status;
 mod world;

@@ -36,7 +36,9 @@ pub fn with_volumes(mut object: Value) -> Result<VirtualMachineInstance, serde_j
 
 fn identity(volume: &Value) -> Option<Value> {
     let mut kept = json!({"name": volume.get("name")?.as_str()?});
-    for (source, of) in [("persistentVolumeClaim", "claimName"), ("dataVolume", "name")] {
+    let claims =
+        [("persistentVolumeClaim", "claimName"), ("dataVolume", "name"), ("memoryDump", "claimName")];
+    for (source, of) in claims {
         if let Some(claim) = volume.get(source) {
             let name = claim.get(of).and_then(Value::as_str).unwrap_or_default();
             let hotpluggable = claim.get("hotpluggable").and_then(Value::as_bool).unwrap_or_default();

@@ -196,7 +196,7 @@ pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstance
         .filter(|volume| is_hotpluggable(volume))
         .map(|volume| volume.name.clone())
         .collect();
-    spec.volumes.retain(|volume| !hotpluggable.contains(&volume.name));
+    spec.volumes.retain(|volume| !hotpluggable.contains(&volume.name) && volume.memory_dump.is_none());
     spec.domain.devices.disks.retain(|disk| !hotpluggable.contains(&disk.name));
     spec
 }

@@ -14,10 +14,12 @@ enum UnservedError {
     Dump(#[source] ClientError),
     #[error("error removing memory dump association")]
     RemoveDump(#[source] ClientError),
-    #[error("missing claim name")]
-    NoClaim,
     #[error("cannot {operation} {name}: the server has no VirtualMachineExports (export.kubevirt.io)")]
     NoExports { operation: String, name: String },
+    #[error(
+        "cannot download the memory dump of {0}: that needs a VirtualMachineExport, and the server has none (export.kubevirt.io)"
+    )]
+    NoDownload(String),
     #[error("cannot attach {0}")]
     Guestfs(String, #[source] ClientError),
     #[error("this virtctl does not {0}: use that of KubeVirt")]
@@ -59,13 +61,13 @@ pub(crate) async fn memory_dump(server: &Server, args: &MemoryDump) -> Result<()
     let client = Client::new(server).await?;
     match &args.command {
         MemoryDumpCommand::Get { vm, claim_name } => {
-            let claim = claim_name.as_ref().ok_or(UnservedError::NoClaim)?;
-            let request = json!({"claimName": claim, "phase": "Associating"});
+            // Without one, it is that of the last dump.
+            let request = json!({"claimName": claim_name, "phase": "Associating"});
             client.ask(vm, "memorydump", &request).await.map_err(UnservedError::Dump)?;
             println!("Successfully submitted memory dump request of VMI {vm}");
         }
-        MemoryDumpCommand::Download { .. } => {
-            return Err(UnservedError::Client("download memory dumps").into());
+        MemoryDumpCommand::Download { vm, .. } => {
+            return Err(UnservedError::NoDownload(vm.clone()).into());
         }
         MemoryDumpCommand::Remove { vm } => {
             let removed = client.ask(vm, "removememorydump", &json!({})).await;

@@ -263,6 +263,10 @@ async fn what_a_server_lacks_is_reported_with_its_reason() {
             "PUT /apis/subresources.kubevirt.io/v1/namespaces/prod/virtualmachines/web/memorydump",
         ),
         (
+            "memory-dump get web",
+            "PUT /apis/subresources.kubevirt.io/v1/namespaces/prod/virtualmachines/web/memorydump",
+        ),
+        (
             "memory-dump remove web",
             "PUT /apis/subresources.kubevirt.io/v1/namespaces/prod/virtualmachines/web/removememorydump",
         ),
@@ -276,6 +280,6 @@ async fn what_a_server_lacks_is_reported_with_its_reason() {
     let (requests, code, printed) = virtctl(&export, &[status(404, "no such path")]).await;
     assert_eq!(lines(&requests), ["GET /apis/export.kubevirt.io"]);
     assert!(code == Some(1) && printed.contains("the server has no VirtualMachineExports"), "{printed}");
-    let (_, code, printed) = virtctl(&["memory-dump", "get", "web"], &[]).await;
-    assert!(code == Some(1) && printed.contains("missing claim name"), "{printed}");
+    let (_, code, printed) = virtctl(&["memory-dump", "download", "web"], &[]).await;
+    assert!(code == Some(1) && printed.contains("needs a VirtualMachineExport"), "{printed}");
 }

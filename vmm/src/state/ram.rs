@@ -38,7 +38,7 @@ pub(super) fn write(memory: &GuestMemory, id: SaveId, file: &File) -> io::Result
 }
 
 /// Writes runs of pages that are not all zeros.
-fn write_pages(file: &File, chunk: &[u8], at: u64) -> io::Result<()> {
+pub(super) fn write_pages(file: &File, chunk: &[u8], at: u64) -> io::Result<()> {
     let mut offset = at;
     let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
     let (pages, rest) = chunk.as_chunks::<4096>();

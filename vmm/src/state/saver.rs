@@ -6,7 +6,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::description::{Description, describe};
 use super::file::{self, Payload, Record, SaveId};
-use super::{LoadError, SaveError, SavedVm, SharedSection, ram};
+use super::{LoadError, SaveError, SavedVm, SharedSection, core_dump, ram};
 use crate::config::VmConfig;
 use crate::memory::GuestMemory;
 use crate::pci::Root;
@@ -80,6 +80,24 @@ impl Saver {
         ram::write(&self.memory, id, ram).map_err(SaveError::Ram)?;
         let payload = Payload { id, configuration: self.configuration.clone(), sections };
         file::write(&payload, state).map_err(SaveError::State)
+    }
+
+    /// Writes the RAM of a VM whose vCPUs are paused by `vcpus`, and their registers, into an empty file.
+    pub(crate) fn dump(
+        &self,
+        vcpus: &VcpuControl,
+        file: &File,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), SaveError> {
+        if let Some(busy) = self.pci.pause_all() {
+            return Err(SaveError::Busy(busy));
+        }
+        let read = vcpus.visit(|vcpu| (vcpu_name(vcpu.number()), vcpu.registers()));
+        let registers = read.ok_or(SaveError::Over)?.into_iter().map(|(name, registers)| {
+            registers.map_err(|source| SaveError::Section { name, source: source.into() })
+        });
+        let registers: Vec<_> = registers.collect::<Result<_, _>>()?;
+        core_dump::write(&self.memory, &registers, file, is_over).map_err(SaveError::Ram)
     }
 
     /// Loads a state into a VM that was built and did not run.

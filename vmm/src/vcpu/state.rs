@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Vcpu;
 use crate::kvm::KvmError;
-use crate::state::{Section, SectionError};
+use crate::state::{Registers, Section, SectionError};
 
 /// Registers of the extended state that `KVM_GET_XSAVE` has room for.
 const XSAVE_SIZE: i32 = 4096;
@@ -118,6 +118,17 @@ impl Section for Vcpu {
         // Informs a guest with KVM's clock that it was stopped. There is no way for other clocks.
         let _unsupported = fd.kvmclock_ctrl();
         Ok(())
+    }
+}
+
+impl Vcpu {
+    /// What a memory dump has of it.
+    pub(crate) fn registers(&self) -> Result<Registers, KvmError> {
+        let fd = self.fd();
+        Ok(Registers {
+            regs: fd.get_regs().map_err(KvmError::at("read a vCPU's general registers"))?,
+            sregs: fd.get_sregs().map_err(KvmError::at("read a vCPU's special registers"))?,
+        })
     }
 }
 

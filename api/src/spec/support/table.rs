@@ -338,9 +338,9 @@ sections! {
         Both "volumes[].hostDisk.path", "below a directory that `--host-disks` names; not in clusters";
         NoEffect "volumes[].hostDisk.shared", "VMs do not migrate; `shareable` of the disk is for several VMs";
         Both "volumes[].hostDisk.type", "below a directory that `--host-disks` names; not in clusters";
-        Refused "volumes[].memoryDump.claimName", "there are no memory dumps yet";
-        Refused "volumes[].memoryDump.hotpluggable", "there are no memory dumps yet";
-        Refused "volumes[].memoryDump.readOnly", "there are no memory dumps yet";
+        Both "volumes[].memoryDump.claimName", "by `virtctl memory-dump`; of the StorageClass `local` on a single host, not in clusters";
+        Both "volumes[].memoryDump.hotpluggable", "always so";
+        Refused "volumes[].memoryDump.readOnly", "the memory is written to the claim";
         Both "volumes[].name", "";
         Both "volumes[].persistentVolumeClaim.claimName", "of the StorageClass `local` on a single host";
         Qemu "volumes[].persistentVolumeClaim.hotpluggable", "";

@@ -1,8 +1,12 @@
+use std::path::Path;
+
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::spec::{Disk, Vm, VolumeSource};
 use vireo_api::v1::{HotplugVolumeStatus, VolumeStatus};
-use vireo_proto::launcher::PluggedVolume;
+use vireo_proto::launcher::{MemoryDump, PluggedVolume};
 
+use super::super::memory_dump::DUMP_FAILED;
 use super::{Facts, Phase};
 use crate::node::Attachment;
 
@@ -38,7 +42,55 @@ pub(super) fn statuses(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> V
             ..VolumeStatus::default()
         }
     });
-    wanted.chain(unplugging).collect()
+    wanted.chain(unplugging).chain(memory_dump(before, vm, facts)).collect()
+}
+
+/// The status of the volume that the memory is dumped to. It is there for as long as the launcher has the dump: the claim is in
+/// use until then.
+fn memory_dump(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Option<VolumeStatus> {
+    let written = facts.state.and_then(|state| state.memory_dump.as_ref());
+    let Some(wanted) = vm.memory_dump() else {
+        let name = &written?.volume;
+        let before = before.iter().find(|status| status.name == *name).cloned().unwrap_or_default();
+        let (phase, reason) = ("Detaching".to_owned(), "VolumeDetaching".to_owned());
+        return Some(VolumeStatus { name: name.clone(), phase, reason, message: String::new(), ..before });
+    };
+    let written = written.filter(|written| written.volume == wanted.volume());
+    let failed = facts.sync_error.filter(|error| error.reason == DUMP_FAILED);
+    let (phase, reason, message) = match (written, failed) {
+        (Some(MemoryDump { ended: 0, .. }), _) => {
+            ("MemoryDumpInProgress", "VolumeMemoryDumpInProgress", "the memory is being written".to_owned())
+        }
+        (Some(MemoryDump { failure: None, .. }), _) => {
+            ("MemoryDumpCompleted", "VolumeMemoryDumpCompleted", "the memory is dumped".to_owned())
+        }
+        (Some(MemoryDump { failure: Some(why), .. }), _) => ("MemoryDumpFailed", DUMP_FAILED, why.clone()),
+        (None, Some(error)) => ("MemoryDumpFailed", DUMP_FAILED, error.message.clone()),
+        (None, None) => ("Pending", "VolumeNotReady", "the memory is dumped once the guest runs".to_owned()),
+    };
+    let mut dump = json!({"claimName": wanted.claim()});
+    if let Some(written) = written {
+        dump["startTimestamp"] = json!(timestamp(written.started));
+        if written.ended != 0 {
+            dump["endTimestamp"] = json!(timestamp(written.ended));
+        }
+        let name = Path::new(&written.file).file_name().unwrap_or_default();
+        dump["targetFileName"] = json!(name.to_string_lossy());
+    }
+    Some(VolumeStatus {
+        name: wanted.volume().to_owned(),
+        hotplug_volume: Some(HotplugVolumeStatus::default()),
+        phase: phase.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        memory_dump_volume: Some(dump),
+        persistent_volume_claim_info: Some(json!({"claimName": wanted.claim()})),
+        ..VolumeStatus::default()
+    })
+}
+
+fn timestamp(seconds: i64) -> String {
+    Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
 fn hotpluggable_status(
@@ -91,6 +143,7 @@ mod tests {
 
     use vireo_proto::launcher::State;
 
+    use super::super::SyncError;
     use super::super::tests::facts;
     use super::*;
     use crate::node::Attachments;
@@ -136,5 +189,52 @@ mod tests {
         assert_eq!(shown(&restarted), ("Ready", "hp-1"), "the node agent knows no Pods yet");
         let on_one_host = statuses(&[], &vm, &facts(None, None));
         assert_eq!(shown(&on_one_host), ("AttachedToNode", ""));
+    }
+
+    #[test]
+    fn a_memory_dump_is_reported_with_its_file() {
+        let volumes = json!([{"name": "dump", "memoryDump": {"claimName": "dumps", "hotpluggable": true}}]);
+        let vmi = |volumes: Value| -> Vm {
+            let vmi: vireo_api::v1::VirtualMachineInstance = serde_json::from_value(json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+                "spec": {"domain": {"memory": {"guest": "64Mi"}}, "volumes": volumes},
+            }))
+            .unwrap();
+            Vm::try_from(&vmi).unwrap()
+        };
+        let (with, without) = (vmi(volumes), vmi(json!([])));
+        let dump = |ended, failure: Option<&str>| {
+            let file = "/claims/n/dumps/x.memory.dump".to_owned();
+            let failure = failure.map(str::to_owned);
+            let memory_dump = MemoryDump { volume: "dump".into(), file, started: 60, ended, failure };
+            State { memory_dump: Some(memory_dump), ..State::default() }
+        };
+        let error = SyncError { reason: DUMP_FAILED, message: "no claim".to_owned() };
+        let status = |vm: &Vm, state: Option<&State>, sync_error| {
+            let facts = Facts { state, sync_error, ..facts(Phase::Running) };
+            statuses(&[], vm, &facts).pop()
+        };
+        for (state, sync_error, phase, message) in [
+            (None, None, "Pending", "once the guest runs"),
+            (None, Some(&error), "MemoryDumpFailed", "no claim"),
+            (Some(dump(0, None)), None, "MemoryDumpInProgress", "being written"),
+            (Some(dump(120, Some("no space"))), None, "MemoryDumpFailed", "no space"),
+        ] {
+            let shown = status(&with, state.as_ref(), sync_error).unwrap();
+            assert_eq!((shown.name.as_str(), shown.phase.as_str()), ("dump", phase));
+            assert!(shown.message.contains(message), "{}", shown.message);
+        }
+        let done = status(&with, Some(&dump(120, None)), None).unwrap();
+        assert_eq!(done.phase, "MemoryDumpCompleted");
+        let expected = json!({"claimName": "dumps", "startTimestamp": "1970-01-01T00:01:00Z",
+            "endTimestamp": "1970-01-01T00:02:00Z", "targetFileName": "x.memory.dump"});
+        assert_eq!(done.memory_dump_volume, Some(expected));
+        // Without the volume, until the launcher has forgotten the dump.
+        let state = dump(0, None);
+        let leaving = statuses(&[done], &without, &Facts { state: Some(&state), ..facts(Phase::Running) });
+        assert_eq!(leaving[0].phase, "Detaching");
+        assert_eq!(leaving[0].persistent_volume_claim_info, Some(json!({"claimName": "dumps"})));
+        assert_eq!(status(&without, Some(&State::default()), None), None);
     }
 }

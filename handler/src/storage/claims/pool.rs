@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
-use super::{Claims, DISK};
+use super::{Claims, DISK, DUMP};
 use crate::storage::volumes::VolumeError;
 
 /// The unit of `st_blocks`, stat(2).
@@ -102,11 +102,20 @@ impl Claims {
                     taken = taken.saturating_add(disk.blocks().saturating_mul(BLOCK));
                     promised = promised.saturating_add(disk.len());
                 }
+                taken = taken.saturating_add(dumped(&claim));
             }
         }
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         Ok(Pool { capacity: free.saturating_add(taken), promised })
     }
+}
+
+/// What memory dumps in a claim take. One that is removed meanwhile takes nothing.
+fn dumped(claim: &Path) -> u64 {
+    let entries = fs::read_dir(claim).into_iter().flatten().flatten();
+    let dumps = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(DUMP));
+    let blocks = dumps.filter_map(|entry| Some(entry.metadata().ok()?.blocks()));
+    blocks.fold(0, |sum, blocks| sum.saturating_add(blocks.saturating_mul(BLOCK)))
 }
 
 /// The directories in a directory; none where that is not there.

@@ -1,10 +1,14 @@
+use std::fs::File;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use vireo_vmm::Controls;
+use vireo_vmm::state::SaveError;
 
 use super::desired::DesiredState;
 use super::stall::{StallChange, Stalls};
+use crate::fault::chain;
 use crate::hypervisor::{Event, VmCommand};
 
 /// Executes the commands for a VM.
@@ -27,8 +31,10 @@ impl CommandLoop {
         mut self,
         mut commands: mpsc::UnboundedReceiver<VmCommand>,
         mut failures: mpsc::UnboundedReceiver<StallChange>,
+        mut dumps: mpsc::Receiver<File>,
     ) {
         let mut killed = false;
+        let mut dumping: Option<JoinHandle<Result<(), SaveError>>> = None;
         loop {
             tokio::select! {
                 command = commands.recv(), if !killed => match command {
@@ -39,7 +45,12 @@ impl CommandLoop {
                     }
                     Some(command) => self.execute(command).await,
                 },
-                Some(change) = failures.recv(), if !killed => self.disk_failed(change).await,
+                Some(change) = failures.recv(), if !killed => self.disk_failed(change, dumping.is_some()).await,
+                Some(file) = dumps.recv(), if dumping.is_none() => dumping = self.dump(file),
+                written = finished(&mut dumping), if dumping.is_some() => {
+                    dumping = None;
+                    self.dumped(written);
+                }
                 changed = self.current.changed() => {
                     if changed.is_err() {
                         return;
@@ -73,13 +84,7 @@ impl CommandLoop {
             }
             VmCommand::Resume => {
                 self.desired.pause(false);
-                match self.stalls.any() {
-                    true => {
-                        self.apply(Controls::resume_devices);
-                        self.stalls.retry();
-                    }
-                    false => self.apply(Controls::resume),
-                }
+                self.resume();
                 self.emit(Event::Resumed);
             }
             VmCommand::Kill => self.apply(Controls::kill),
@@ -87,15 +92,46 @@ impl CommandLoop {
     }
 
     /// A disk's requests are held, are still held, or are no longer held.
-    async fn disk_failed(&mut self, change: StallChange) {
+    async fn disk_failed(&mut self, change: StallChange, is_dumping: bool) {
         let failures = self.stalls.update(change);
         if self.stalls.any() {
             // The disk's worker is to try again.
             self.pause(Controls::pause_vcpus).await;
-        } else if !self.desired.paused() {
+        } else if !self.desired.paused() && !is_dumping {
             self.apply(Controls::resume);
         }
         self.emit(Event::DisksFailed(failures));
+    }
+
+    /// Begins to write the VM's memory to a file. A guest that is killed meanwhile is not waited for.
+    fn dump(&self, file: File) -> Option<JoinHandle<Result<(), SaveError>>> {
+        let controls = self.current.borrow().clone();
+        match controls {
+            Some(controls) => Some(tokio::task::spawn_blocking(move || controls.dump(&file))),
+            None => {
+                self.emit(Event::MemoryDumped(Some("the guest is being reset".to_owned())));
+                None
+            }
+        }
+    }
+
+    /// The VM goes on as before the dump.
+    fn dumped(&self, written: Result<(), String>) {
+        if !self.desired.paused() {
+            self.resume();
+        }
+        self.emit(Event::MemoryDumped(written.err()));
+    }
+
+    /// Resumes the VM; vCPUs only where no disk holds them.
+    fn resume(&self) {
+        match self.stalls.any() {
+            true => {
+                self.apply(Controls::resume_devices);
+                self.stalls.retry();
+            }
+            false => self.apply(Controls::resume),
+        }
     }
 
     /// vCPUs stop once they are back from the devices, and devices once the host has answered, which may block.
@@ -115,5 +151,14 @@ impl CommandLoop {
     fn emit(&self, event: Event) {
         // The receiver may be gone.
         let _ = self.events.send(event);
+    }
+}
+
+/// Waits for the end of a dump, and says why it is not complete.
+async fn finished(dumping: &mut Option<JoinHandle<Result<(), SaveError>>>) -> Result<(), String> {
+    let Some(dumping) = dumping else { return std::future::pending().await };
+    match dumping.await {
+        Ok(written) => written.map_err(|error| chain(&error)),
+        Err(error) => Err(format!("writing it broke off: {error}")),
     }
 }

@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
@@ -98,6 +99,7 @@ pub(super) async fn start(
         stall: Stall::new(paused),
         stats_query: None,
         poll_guest_at: None,
+        dumping: false,
     };
     tokio::spawn(vm.run(ctx));
     Ok(owner)
@@ -190,6 +192,8 @@ struct QemuVm {
     stats_query: Option<StatsQuery>,
     /// When to look again for the guest's part of them.
     poll_guest_at: Option<Instant>,
+    /// A memory dump is being written.
+    dumping: bool,
 }
 
 impl QemuVm {
@@ -222,6 +226,7 @@ impl QemuVm {
                     }
                     Some(Message::Return { id, value }) if stats::is_stats_query(&id) => self.stats_answered(&id, Some(&value)),
                     Some(Message::Error { id, .. }) if stats::is_stats_query(&id) => self.stats_answered(&id, None),
+                    Some(Message::Error { id, reason }) if id == qmp::DUMP => self.dumped(&ctx, Some(reason)),
                     Some(Message::Return { id, value }) if id == "query-status" => {
                         let status = value.pointer("/status").and_then(serde_json::Value::as_str).unwrap_or_default();
                         let steps = self.stall.on_status(status, Instant::now());
@@ -246,6 +251,7 @@ impl QemuVm {
                     info!(node, bytes, "a disk has grown");
                     self.writer.write_line(&qmp::block_resize(&node, bytes)).await;
                 }
+                Some(file) = ctx.dumps.recv(), if !self.dumping && deadline.is_none() => self.dump(&ctx, file).await,
                 command = ctx.commands.recv(), if deadline.is_none() => match command {
                     Some(VmCommand::Kill) | None => {
                         exit_reason.killed = true;
@@ -395,6 +401,23 @@ impl QemuVm {
         }
     }
 
+    /// Begins a memory dump.
+    async fn dump(&mut self, ctx: &GuestEnd, file: File) {
+        self.dumping = true;
+        if let Err(error) = self.writer.write_with_fd(&qmp::take_dump_file(), &file).await {
+            return self.dumped(ctx, Some(format!("the file cannot be handed to QEMU: {error}")));
+        }
+        // If QEMU did not take the file, this fails.
+        self.writer.write_line(&qmp::dump_memory()).await;
+    }
+
+    /// A memory dump has ended.
+    fn dumped(&mut self, ctx: &GuestEnd, failure: Option<String>) {
+        if std::mem::take(&mut self.dumping) {
+            emit(ctx, Event::MemoryDumped(failure));
+        }
+    }
+
     async fn soft_reboot_action(&mut self, ctx: &GuestEnd, step: Action, exit_reason: &mut ExitReason) {
         match step {
             Action::Nothing => {}
@@ -444,6 +467,7 @@ impl QemuVm {
                     agent.send_replace(open);
                 }
             }
+            QmpEvent::DumpCompleted { failure } => self.dumped(ctx, failure),
             QmpEvent::DeviceDeleted { device } => info!(device, "a device is gone"),
             QmpEvent::DeviceUnplugError { device } => warn!(device, "the guest does not let go of a device"),
             QmpEvent::Other(name) => debug!(name, "QEMU event"),

@@ -37,6 +37,7 @@ impl ExitReason {
             | Event::Port { .. }
             | Event::DeviceDeleted { .. }
             | Event::DeviceUnplugError { .. }
+            | Event::DumpCompleted { .. }
             | Event::Other(_) => {}
         }
     }

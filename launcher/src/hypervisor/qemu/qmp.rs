@@ -38,6 +38,8 @@ pub(super) enum Event {
     DeviceDeleted { device: String },
     /// The guest does not let go of a device.
     DeviceUnplugError { device: String },
+    /// The memory dump is written, or why it is not.
+    DumpCompleted { failure: Option<String> },
     /// Something that changes nothing for us.
     Other(String),
 }
@@ -79,6 +81,22 @@ pub(super) fn set_link(nic: &str, up: bool) -> String {
 pub(super) fn block_resize(node: &str, bytes: u64) -> String {
     let arguments = json!({ "node-name": node, "size": bytes });
     format!("{}\n", json!({ "execute": "block_resize", "id": "block_resize", "arguments": arguments }))
+}
+
+/// The id of the command that begins a memory dump.
+pub(super) const DUMP: &str = "dump-guest-memory";
+/// How QEMU calls the descriptor of its file.
+const DUMP_FILE: &str = "dump";
+
+/// Hands the file of a memory dump to QEMU, which closes it.
+pub(super) fn take_dump_file() -> String {
+    format!("{}\n", json!({ "execute": "getfd", "id": "getfd", "arguments": { "fdname": DUMP_FILE } }))
+}
+
+/// Begins to write the memory to that file, in ELF format. [`Event::DumpCompleted`] follows.
+pub(super) fn dump_memory() -> String {
+    let arguments = json!({ "paging": false, "protocol": format!("fd:{DUMP_FILE}"), "detach": true });
+    format!("{}\n", json!({ "execute": DUMP, "id": DUMP, "arguments": arguments }))
 }
 
 /// What QEMU does when the guest switches itself off: end, or wait for a reset.
@@ -142,6 +160,14 @@ fn event_of(name: &str, value: &Value) -> Event {
         },
         "DEVICE_DELETED" => Event::DeviceDeleted { device: text(value, "/data/device") },
         "DEVICE_UNPLUG_GUEST_ERROR" => Event::DeviceUnplugError { device: text(value, "/data/device") },
+        "DUMP_COMPLETED" => {
+            let completed = text(value, "/data/result/status") == "completed";
+            let failure = match text(value, "/data/error") {
+                why if why.is_empty() => "QEMU does not say why".to_owned(),
+                why => why,
+            };
+            Event::DumpCompleted { failure: (!completed).then_some(failure) }
+        }
         other => Event::Other(other.to_owned()),
     }
 }
@@ -212,6 +238,14 @@ mod tests {
             (
                 r#"{"event": "DEVICE_UNPLUG_GUEST_ERROR", "data": {"device": "d", "path": "/machine/d"}}"#,
                 Message::Event(Event::DeviceUnplugError { device: "d".into() }),
+            ),
+            (
+                r#"{"event": "DUMP_COMPLETED", "data": {"result": {"total": 9, "status": "completed", "completed": 9}}}"#,
+                Message::Event(Event::DumpCompleted { failure: None }),
+            ),
+            (
+                r#"{"event": "DUMP_COMPLETED", "data": {"result": {"total": 9, "status": "failed", "completed": 1}, "error": "No space left on device"}}"#,
+                Message::Event(Event::DumpCompleted { failure: Some("No space left on device".into()) }),
             ),
             (r#"{"event": "RTC_CHANGE"}"#, Message::Event(Event::Other("RTC_CHANGE".into()))),
         ];

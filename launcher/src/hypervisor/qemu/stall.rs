@@ -119,8 +119,9 @@ impl Stall {
         }
         match status {
             "io-error" => self.failed(String::new(), DiskFailure::default(), now),
+            // Stopped while its memory is dumped: QEMU resumes it.
+            "running" | "save-vm" => Vec::new(),
             // Stopped by another QMP client: then it stays paused.
-            "running" => Vec::new(),
             _ => {
                 self.paused = true;
                 vec![Action::Emit(Event::Paused)]

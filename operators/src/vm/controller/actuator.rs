@@ -15,6 +15,7 @@ use vireo_client::informer::Cached;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::life::Life;
+use super::super::memory_dump::{self, DumpVolume};
 use super::super::{Action, RunStrategy, Start, plug};
 use super::Controller;
 use crate::ReconcileError;
@@ -31,14 +32,25 @@ fn message(error: &Error) -> String {
     }
 }
 
+/// Why the API server refuses a write, if it does.
+fn refusal(written: Result<(), ReconcileError>) -> Result<Option<String>, ReconcileError> {
+    match written {
+        Err(ReconcileError::Kube(error)) => match write::rejection(&error) {
+            Some(status) => Ok(Some(status.message.clone())),
+            None => Err(error.into()),
+        },
+        done => done.map(|()| None),
+    }
+}
+
 pub(super) struct Actuator<'a> {
     pub(super) controller: &'a Controller,
     pub(super) vm: &'a VirtualMachine,
     vmi: Option<&'a Cached<VirtualMachineInstance>>,
     /// The VM's, with the resource version of the last write.
     metadata: ObjectMeta,
-    /// The volume requests that its status has.
-    requests: Vec<VolumeRequest>,
+    /// The status that it has now.
+    status: VirtualMachineStatus,
 }
 
 impl<'a> Actuator<'a> {
@@ -47,7 +59,7 @@ impl<'a> Actuator<'a> {
         vm: &'a VirtualMachine,
         vmi: Option<&'a Cached<VirtualMachineInstance>>,
     ) -> Self {
-        Self { controller, vm, vmi, metadata: vm.metadata.clone(), requests: Vec::new() }
+        Self { controller, vm, vmi, metadata: vm.metadata.clone(), status: VirtualMachineStatus::default() }
     }
 
     /// Writes the VM's status, if it changes.
@@ -56,7 +68,7 @@ impl<'a> Actuator<'a> {
         before: &VirtualMachineStatus,
         after: &VirtualMachineStatus,
     ) -> Result<(), ReconcileError> {
-        self.requests.clone_from(&after.volume_requests);
+        self.status.clone_from(after);
         if before == after {
             return Ok(());
         }
@@ -77,6 +89,7 @@ impl<'a> Actuator<'a> {
             }
             (Action::SetRunStrategy(strategy), _) => self.choose(strategy).await?,
             (Action::ApplyVolumes(request), _) => self.plug(&request).await?,
+            (Action::ApplyMemoryDump(volume), _) => self.set_dump_volume(&volume).await?,
             (Action::CreateDataVolumes(templates), _) => return self.create_data_volumes(&templates).await,
             (Action::CreateVmi(start), _) => return self.start(*start).await,
             (Action::DeleteVmi, Some(vmi)) => self.delete(vmi).await?,
@@ -110,23 +123,40 @@ impl<'a> Actuator<'a> {
 
     /// Carries out a request for a volume. One that is refused is dropped, as it would keep the requests after it.
     async fn plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
-        let refused = match self.try_plug(request).await {
-            Err(ReconcileError::Kube(error)) => match write::rejection(&error) {
-                Some(status) => status.message.clone(),
-                None => return Err(error.into()),
-            },
-            done => return done,
-        };
+        let change = |object: &mut Value, pointer: &str| plug(object, pointer, request);
+        let Some(refused) = refusal(self.change_volumes((true, true), change).await)? else { return Ok(()) };
         self.publish(Reason::HotplugFailed, format!("A volume request is dropped: {refused}")).await;
-        let left: Vec<&VolumeRequest> = self.requests.iter().filter(|one| *one != request).collect();
-        let (before, after) = (json!({"volumeRequests": self.requests}), json!({"volumeRequests": left}));
+        let requests = &self.status.volume_requests;
+        let left: Vec<&VolumeRequest> = requests.iter().filter(|one| *one != request).collect();
+        let (before, after) = (json!({"volumeRequests": requests}), json!({"volumeRequests": left}));
         self.controller.patch_status(Kind::VM, &self.metadata, &before, &after).await?;
         Ok(())
     }
 
-    /// Adds or removes a volume: in the VMI first, as the request is forgotten when the template and the VMI show it.
-    async fn try_plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
-        if let Some(vmi) = self.vmi.filter(|vmi| !Life::of(Some(&vmi.value)).is_over()) {
+    /// Adds the volume of a memory dump, or removes it. A dump whose volume is refused has failed.
+    async fn set_dump_volume(&self, volume: &DumpVolume) -> Result<(), ReconcileError> {
+        let DumpVolume { claim, in_template, in_vmi } = volume;
+        let is_wanted = in_vmi.or(*in_template).unwrap_or_default();
+        let change =
+            |object: &mut Value, pointer: &str| memory_dump::set_volume(object, pointer, claim, is_wanted);
+        let changed = self.change_volumes((in_template.is_some(), in_vmi.is_some()), change).await;
+        let Some(refused) = refusal(changed)? else { return Ok(()) };
+        let mut after = self.status.clone();
+        memory_dump::fail(&mut after, &refused, jiff::Timestamp::now());
+        let (before, after) = (serde_json::to_value(&self.status)?, serde_json::to_value(&after)?);
+        self.controller.patch_status(Kind::VM, &self.metadata, &before, &after).await?;
+        Ok(())
+    }
+
+    /// Changes the volumes of the template, the VMI or both: the VMI first, as a request is forgotten when the template and the
+    /// VMI show it.
+    async fn change_volumes(
+        &self,
+        (template, instance): (bool, bool),
+        change: impl Fn(&mut Value, &str),
+    ) -> Result<(), ReconcileError> {
+        let vmi = self.vmi.filter(|vmi| instance && !Life::of(Some(&vmi.value)).is_over());
+        if let Some(vmi) = vmi {
             let Cached { key, uid, .. } = vmi;
             let api = Kind::VMI.namespaced(&self.controller.client, &key.namespace);
             // The cache does not have all of its spec.
@@ -134,7 +164,7 @@ impl<'a> Actuator<'a> {
             if let Some(found) = found {
                 let before = serde_json::to_value(&found)?;
                 let mut after = before.clone();
-                plug(&mut after, "/spec", request);
+                change(&mut after, "/spec");
                 if let Some(patch) = write::merge_diff(&before, &after) {
                     let resource_version = found.resource_version().unwrap_or_default();
                     let version = ObjectMeta { resource_version, ..vmi.metadata.clone() };
@@ -142,7 +172,10 @@ impl<'a> Actuator<'a> {
                 }
             }
         }
-        self.change(|vm| plug(vm, "/spec/template/spec", request)).await
+        match template {
+            true => self.change(|vm| change(vm, "/spec/template/spec")).await,
+            false => Ok(()),
+        }
     }
 
     /// Creates the VMI, and before it the ControllerRevision that it refers to.

@@ -5,6 +5,7 @@ use vireo_api::v1::{
     VirtualMachineInstanceTemplateSpec,
 };
 
+use super::super::memory_dump::DumpVolume;
 use super::super::*;
 use crate::data_volume::tests::Cluster;
 
@@ -104,6 +105,17 @@ impl World {
                 let instance = self.instance.as_mut().map(|instance| &mut instance.spec);
                 for spec in [template, instance].into_iter().flatten() {
                     volumes::apply(&request, spec);
+                }
+            }
+            Action::ApplyMemoryDump(DumpVolume { claim, in_template, in_vmi }) => {
+                let template = self.vm.spec.template.as_mut().map(|template| &mut template.spec);
+                let instance = self.instance.as_mut().map(|instance| &mut instance.spec);
+                for (spec, wanted) in [(template, in_template), (instance, in_vmi)] {
+                    if let (Some(spec), Some(wanted)) = (spec, wanted) {
+                        let mut object = serde_json::json!({ "spec": spec });
+                        memory_dump::set_volume(&mut object, "/spec", &claim, wanted);
+                        *spec = serde_json::from_value(object["spec"].take()).unwrap();
+                    }
                 }
             }
             Action::DeleteVmi => {

@@ -1,0 +1,120 @@
+//! Memory dumps: the node agent opens a file in a claim, and the launcher writes the guest's memory to it.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use vireo_api::spec::{MemoryDump, Vm};
+use vireo_proto::files;
+use vireo_proto::launcher::{self as wire, DumpMemoryRequest, State};
+
+use super::act::{Done, run_blocking, sync_error};
+use super::deadline::Interrupt;
+use super::reconciler::VmiReconciler;
+use super::status::SyncError;
+use crate::settings::Runtime;
+
+/// The reason of a sync error: the memory cannot be dumped.
+pub(super) const DUMP_FAILED: &str = "FailedMemoryDump";
+
+/// What is to be done about the memory dump of a VMI.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    /// Begin to write it.
+    Begin(&'a MemoryDump),
+    /// Forget the one of a volume that is no longer in the spec.
+    Forget,
+}
+
+/// The next step. Nothing is done while a dump is written.
+pub(super) fn step<'a>(vm: &'a Vm, state: &State) -> Option<Step<'a>> {
+    match (vm.memory_dump(), &state.memory_dump) {
+        (_, Some(wire::MemoryDump { ended: 0, .. })) | (None, None) => None,
+        (Some(wanted), Some(written)) if wanted.volume() == written.volume => None,
+        (_, Some(_)) => Some(Step::Forget),
+        (Some(wanted), None) => Some(Step::Begin(wanted)),
+    }
+}
+
+/// The name of a file: those of the VMI and the volume, and the time.
+fn file_name(vmi: &str, volume: &str, now: Timestamp) -> String {
+    let now = now.to_zoned(TimeZone::UTC);
+    format!("{vmi}-{volume}-{}.memory.dump", now.strftime("%Y%m%d-%H%M%S"))
+}
+
+impl VmiReconciler {
+    /// Begins a memory dump, or forgets the last one.
+    pub(super) async fn dump_memory(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
+        let Some(step) = self.state().and_then(|state| step(vm, &state)) else { return Ok(()) };
+        let Step::Begin(dump) = step else {
+            let Some(done) = interrupt.or(self.link()?.forget_memory_dump()).await else { return Ok(()) };
+            return done.map_err(sync_error(DUMP_FAILED));
+        };
+        if self.node.settings.runtime != Runtime::Process {
+            let message = "memory is dumped to claims of a standalone server only: in a cluster, the node agent opens no \
+                           files in claims for that yet";
+            return Err(SyncError { reason: DUMP_FAILED, message: message.to_owned() });
+        }
+        let (record, claims) = (self.known()?, self.node.claims());
+        let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
+        let name = file_name(&self.key.name, dump.volume(), Timestamp::now());
+        let (bytes, socket) = (vm.memory().guest().get(), record.dir.files_socket());
+        let pass = move || -> Result<PathBuf, SyncError> {
+            let opened = claims.create_dump((&namespace, &claim), &name, bytes);
+            let (path, file): (PathBuf, File) = opened.map_err(sync_error(DUMP_FAILED))?;
+            let named = (path.to_string_lossy().into_owned(), file.into());
+            files::pass(&socket, &[named]).map_err(sync_error(DUMP_FAILED))?;
+            Ok(path)
+        };
+        let path = run_blocking(DUMP_FAILED, pass).await?;
+        let file = path.to_string_lossy().into_owned();
+        let request = DumpMemoryRequest { volume: dump.volume().to_owned(), file };
+        let Some(done) = interrupt.or(self.link()?.dump_memory(request)).await else { return Ok(()) };
+        done.map_err(sync_error(DUMP_FAILED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use vireo_api::v1::VirtualMachineInstance;
+
+    use super::*;
+
+    fn vm(volume: Option<&str>) -> Vm {
+        let volumes: Vec<_> = volume
+            .iter()
+            .map(|name| json!({"name": name, "memoryDump": {"claimName": "dumps", "hotpluggable": true}}))
+            .collect();
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}}, "volumes": volumes},
+        }))
+        .unwrap();
+        Vm::try_from(&vmi).unwrap()
+    }
+
+    #[test]
+    fn a_dump_is_written_once() {
+        let (with, without) = (vm(Some("dumps")), vm(None));
+        let dump = |volume: &str, ended| {
+            let memory_dump = wire::MemoryDump { volume: volume.into(), ended, ..Default::default() };
+            State { memory_dump: Some(memory_dump), ..State::default() }
+        };
+        assert!(matches!(step(&with, &State::default()), Some(Step::Begin(dump)) if dump.claim() == "dumps"));
+        assert_eq!(step(&without, &State::default()), None);
+        assert_eq!(step(&with, &dump("dumps", 0)), None);
+        assert_eq!(step(&with, &dump("dumps", 7)), None);
+        assert_eq!(step(&without, &dump("dumps", 0)), None, "it is still written to");
+        assert_eq!(step(&without, &dump("dumps", 7)), Some(Step::Forget));
+        assert_eq!(step(&with, &dump("others", 7)), Some(Step::Forget));
+    }
+
+    #[test]
+    fn a_file_is_named_as_kubevirts() {
+        let now = "2026-11-26T13:05:09Z".parse().unwrap();
+        assert_eq!(file_name("web", "dumps", now), "web-dumps-20261126-130509.memory.dump");
+    }
+}

@@ -1,0 +1,134 @@
+//! `memorydump` and `removememorydump` of a VM, whose controller carries them out.
+
+use axum::extract::Request;
+use axum::response::Response;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::{Value, json};
+use vireo_api::spec::Bytes;
+use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
+use vireo_client::{Kind, ObjectKey, write};
+
+use super::{ApiError, VirtApi, accepted, body, read, refused, requires_put, retry_on_conflict};
+use crate::vm::memory_dump;
+
+/// What a claim has beside the guest's memory: KubeVirt's.
+const OVERHEAD: Bytes = Bytes::mebibytes(100);
+
+/// Records what is asked for in the VM.
+pub(super) async fn serve(
+    server: &VirtApi,
+    key: ObjectKey,
+    removes: bool,
+    request: Request,
+) -> Result<Response, ApiError> {
+    requires_put(&request)?;
+    if !server.dumps_memory {
+        let name = if removes { "removememorydump" } else { "memorydump" };
+        return Err(ApiError::bad_request(format!(
+            "{name} is not available: memory is dumped to claims of a standalone server only"
+        )));
+    }
+    let options = body::object(request).await?.unwrap_or_default();
+    let claim = match options.get("claimName") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(claim)) => Some(claim.as_str()).filter(|claim| !claim.is_empty()),
+        Some(other) => {
+            let message = format!("claimName: Invalid value: {other}: must be a string");
+            return Err(ApiError::bad_request(message));
+        }
+    };
+    retry_on_conflict(|| record(server, &key, claim, removes)).await.map(|()| accepted())
+}
+
+async fn record(
+    server: &VirtApi,
+    key: &ObjectKey,
+    claim: Option<&str>,
+    removes: bool,
+) -> Result<(), ApiError> {
+    let vms = Kind::VM.namespaced(&server.client, &key.namespace);
+    let before: VirtualMachine = read(vms.get(&key.name).await?)?;
+    let mut vm = before.clone();
+    let recorded = if removes {
+        memory_dump::remove(&mut vm)
+    } else {
+        let claim = claim.map(str::to_owned).or_else(|| memory_dump::claim(&before));
+        let claim = claim.ok_or_else(|| ApiError::bad_request("claimName: Required value"))?;
+        fits(server, &before, &claim).await?;
+        memory_dump::request(&mut vm, &claim)
+    };
+    recorded.map_err(|rejection| refused(Kind::VM, &key.name, rejection))?;
+    write::patch_status(&vms, (&vm.metadata).into(), &json!(before.status), &json!(vm.status)).await?;
+    Ok(())
+}
+
+/// Whether the VM runs, and the claim is one for its memory.
+async fn fits(server: &VirtApi, vm: &VirtualMachine, claim: &str) -> Result<(), ApiError> {
+    let vmi = server.vmi_of(vm).await?.filter(|vmi| vmi.status.phase == "Running");
+    let conflict = |message: &str| Err(ApiError::conflict(Kind::VM, &vm.metadata.name, message));
+    let Some(vmi) = vmi else { return conflict("VMI is not running") };
+    let claims = Kind::CLAIM.namespaced(&server.client, &vm.metadata.namespace);
+    let Some(found) = claims.get_opt(claim).await? else {
+        return Err(ApiError::not_found(format!("persistentvolumeclaims {claim:?} not found")));
+    };
+    let found: PersistentVolumeClaim = read(found)?;
+    match unfit(&found, guest_memory(&vmi)) {
+        Some(message) => conflict(&message),
+        None => Ok(()),
+    }
+}
+
+fn guest_memory(vmi: &VirtualMachineInstance) -> Bytes {
+    let domain = &vmi.spec.domain;
+    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+    let requested = domain.resources.requests.get("memory");
+    guest.or(requested).and_then(|size| Bytes::try_from(size).ok()).unwrap_or(Bytes::new(0))
+}
+
+/// Why memory of this size is not dumped to a claim, if that is so.
+fn unfit(claim: &PersistentVolumeClaim, memory: Bytes) -> Option<String> {
+    let (spec, status) = (claim.spec.as_ref(), claim.status.as_ref());
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    if spec.is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block")) {
+        return Some(format!("pvc [{name}] has the volume mode Block: must be Filesystem"));
+    }
+    let modes = spec.and_then(|spec| spec.access_modes.as_ref());
+    if modes.is_some_and(|modes| modes.iter().all(|mode| mode == "ReadOnlyMany")) {
+        return Some(format!("pvc [{name}] is read-only"));
+    }
+    let bound = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
+    let requested = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+    let size = bound.or(requested).and_then(|size| size.0.parse::<Bytes>().ok()).unwrap_or(Bytes::new(0));
+    let needed = Bytes::new(memory.get().saturating_add(OVERHEAD.get()));
+    (size < needed)
+        .then(|| format!("pvc size [{size}] should be bigger than the memory and its overhead [{needed}]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_large_enough_and_a_file_system() {
+        let claim = |size: &str, more: Value| -> PersistentVolumeClaim {
+            let mut spec =
+                json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}});
+            json_patch::merge(&mut spec, &more);
+            serde_json::from_value(json!({"metadata": {"name": "dumps"}, "spec": spec})).unwrap()
+        };
+        let memory = Bytes::mebibytes(64);
+        assert_eq!(unfit(&claim("164Mi", json!({})), memory), None);
+        for (size, more, expected) in [
+            (
+                "163Mi",
+                json!({}),
+                "pvc size [163Mi] should be bigger than the memory and its overhead [164Mi]",
+            ),
+            ("1Gi", json!({"volumeMode": "Block"}), "must be Filesystem"),
+            ("1Gi", json!({"accessModes": ["ReadOnlyMany"]}), "is read-only"),
+        ] {
+            let why = unfit(&claim(size, more), memory).unwrap();
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+}
