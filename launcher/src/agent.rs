@@ -94,9 +94,9 @@ impl AgentClient {
 
 impl AgentRequest {
     /// Executes the request and sends the response.
-    async fn execute(self, transport: &mut Transport, freezer: &mut Freezer) {
+    async fn execute(self, transport: &mut Transport, freezer: &mut Freezer, last: Option<&Known>) {
         match self {
-            Self::Query(what, reply) => answer(reply, response::query(transport, what)).await,
+            Self::Query(what, reply) => answer(reply, response::query(transport, what, last)).await,
             Self::Ping(reply) => answer(reply, exec::ping(transport)).await,
             Self::Exec(command, reply) => answer(reply, exec::start(transport, &command)).await,
             Self::ExecStatus(program, reply) => answer(reply, exec::ended(transport, program)).await,
@@ -210,7 +210,7 @@ async fn serve(
             request = requests.recv() => match request {
                 Some(request) => {
                     let changes_guest = request.changes_guest();
-                    request.execute(transport, freezer).await;
+                    request.execute(transport, freezer, last.as_ref()).await;
                     if changes_guest {
                         next = Instant::now();
                     }

@@ -159,18 +159,21 @@ pub(super) async fn known(transport: &mut Transport) -> Result<Agent, AgentError
     })
 }
 
-/// Answers a query from the agent's current data.
+/// Answers a query from the agent's current data, and from the last where file systems are frozen. Of all there is, some may be
+/// missing.
 pub(super) async fn query(
     transport: &mut Transport,
     what: AgentQuestion,
+    last: Option<&Agent>,
 ) -> Result<AskAgentResponse, AgentError> {
     let mut answer = AskAgentResponse::default();
     let all = what == AgentQuestion::Info;
     if all {
-        answer.agent = Some(known(transport).await?);
+        answer.agent = Some(poll(transport, last).await?);
     }
     if all || what == AgentQuestion::Users {
-        let users: Vec<User> = transport.ask("guest-get-users").await?;
+        let users = transport.ask("guest-get-users").await;
+        let users: Vec<User> = if all { or_default(users)? } else { users? };
         answer.users = users.into_iter().take(MAX_ITEMS).map(user).collect();
     }
     // It is asked for with what else is measured.
@@ -179,7 +182,8 @@ pub(super) async fn query(
         answer.load = load.and_then(guest_load);
     }
     if all || what == AgentQuestion::Filesystems {
-        let filesystems: Vec<Filesystem> = transport.ask("guest-get-fsinfo").await?;
+        let filesystems = transport.ask("guest-get-fsinfo").await;
+        let filesystems: Vec<Filesystem> = if all { or_default(filesystems)? } else { filesystems? };
         answer.filesystems = filesystems.into_iter().take(MAX_ITEMS).map(filesystem).collect();
     }
     Ok(answer)

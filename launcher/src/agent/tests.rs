@@ -315,6 +315,10 @@ async fn frozen_file_systems_are_thawed_in_time() {
         ("analyst", 1),
         "what was known stays known"
     );
+    let info = scene.client.ask(AgentQuestion::Info).await.unwrap();
+    let agent = info.agent.unwrap();
+    assert_eq!((agent.hostname.as_str(), agent.freeze_status.as_str()), ("analyst", "frozen"));
+    assert!(info.users.is_empty() && scene.client.ask(AgentQuestion::Users).await.is_err());
     // Frozen as they are, another freeze changes nothing.
     scene.client.freeze(Duration::ZERO).await.unwrap();
     freeze_status(&scene, "thawed").await;

@@ -194,7 +194,7 @@ impl Session {
 
 /// Thaws the file systems of a guest that has them frozen.
 async fn thaw(agent: AgentClient, state: State) {
-    if !state.agent.is_some_and(|agent| agent.freeze_status == FROZEN) {
+    if state.agent.is_none_or(|agent| agent.freeze_status != FROZEN) {
         return;
     }
     match agent.thaw().await {
