@@ -14,7 +14,9 @@ use registers::Registers;
 use crate::bus::BusDevice;
 use crate::display::{Canvas, Source};
 use crate::memory::device::{DeviceMemory, MemorySlot, MemorySlots};
-use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, RootError, Slot, SlotMapper};
+use crate::pci::{
+    BarKind, Bars, ConfigSpace, Decoding, Function, FunctionSpace, Identity, RootError, Slot, SlotMapper,
+};
 use crate::state::{AnySection, SectionError};
 
 /// Bytes of video memory.
@@ -38,14 +40,9 @@ const REGISTER_BAR: usize = 2;
 
 /// The adapter as a PCI function of its own.
 pub(crate) struct Bochs {
-    space: Mutex<Space>,
+    space: FunctionSpace,
     /// The BARs know it weakly.
     head: Arc<Head>,
-}
-
-struct Space {
-    config: ConfigSpace,
-    bars: Bars,
 }
 
 /// The adapter without the function that it is reached through.
@@ -75,7 +72,7 @@ impl Bochs {
         });
         let mut bars = Bars::default();
         head.add_bars(&mut config, &mut bars);
-        Arc::new(Self { space: Mutex::new(Space { config, bars }), head })
+        Arc::new(Self { space: FunctionSpace::new(config, bars), head })
     }
 }
 
@@ -190,22 +187,19 @@ impl Function for Bochs {
     }
 
     fn read_config(&self, register: u16, data: &mut [u8]) {
-        lock(&self.space).config.read(register, data);
+        self.space.read(register, data);
     }
 
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
-        let Space { config, bars } = &mut *lock(&self.space);
-        config.write(register, data);
-        bars.follow(config)
+        self.space.write(register, data)
     }
 
     fn attach(&self, slot: &Slot) -> Result<(), RootError> {
-        let Space { config, bars } = &mut *lock(&self.space);
-        bars.attach(config, slot)
+        self.space.attach(slot)
     }
 
     fn retry(&self) {
-        lock(&self.space).bars.retry();
+        self.space.retry();
     }
 }
 

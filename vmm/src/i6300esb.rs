@@ -21,7 +21,9 @@ use crate::bus::BusDevice;
 use crate::config::Watchdog as WatchdogConfig;
 use crate::exit::{Exit, Outcome};
 use crate::legacy::PowerEvents;
-use crate::pci::{BarKind, Bars, ConfigSpace, ConfigState, Decoding, Function, Identity, RootError, Slot};
+use crate::pci::{
+    BarKind, Bars, ConfigSpace, ConfigState, Decoding, Function, FunctionSpace, Identity, RootError, Slot,
+};
 use crate::state::{AnySection, Section, SectionError};
 
 const BAR: (usize, BarKind) = (0, BarKind::Memory32 { prefetchable: false });
@@ -35,14 +37,9 @@ const STACK: usize = 64 << 10;
 
 /// The device as a PCI function, with a thread that counts.
 pub(crate) struct I6300Esb {
-    space: Mutex<Space>,
+    space: FunctionSpace,
     timer: Arc<Timer>,
     waker: Mutex<Option<JoinHandle<()>>>,
-}
-
-struct Space {
-    config: ConfigSpace,
-    bars: Bars,
 }
 
 /// The registers behind the BAR, and the time.
@@ -187,12 +184,8 @@ impl I6300Esb {
         let mut bars = Bars::default();
         let weak: Arc<dyn BusDevice> = timer.clone();
         bars.add(&mut space, BAR, BAR_SIZE, Arc::downgrade(&weak));
-        let space = Mutex::new(Space { config: space, bars });
+        let space = FunctionSpace::new(space, bars);
         Ok(Self { space, timer, waker: Mutex::new(Some(waker)) })
-    }
-
-    fn space(&self) -> MutexGuard<'_, Space> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -202,7 +195,7 @@ impl Function for I6300Esb {
     }
 
     fn read_config(&self, register: u16, data: &mut [u8]) {
-        self.space().config.read(register, data);
+        self.space.read(register, data);
         let state = self.timer.state();
         for (at, byte) in (register..).zip(data) {
             *byte = match at {
@@ -226,18 +219,15 @@ impl Function for I6300Esb {
             }
         }
         drop(state);
-        let Space { config, bars } = &mut *self.space();
-        config.write(register, data);
-        bars.follow(config)
+        self.space.write(register, data)
     }
 
     fn attach(&self, slot: &Slot) -> Result<(), RootError> {
-        let Space { config, bars } = &mut *self.space();
-        bars.attach(config, slot)
+        self.space.attach(slot)
     }
 
     fn retry(&self) {
-        self.space().bars.retry();
+        self.space.retry();
     }
 
     /// While no vCPU runs, the guest can do nothing against its end.
@@ -282,7 +272,7 @@ impl Section for I6300Esb {
     type State = WatchdogState;
 
     fn save(&self) -> Result<WatchdogState, SectionError> {
-        let space = self.space().config.save();
+        let space = self.space.save();
         let state = self.timer.state();
         let now = state.clock.now();
         Ok(WatchdogState {
@@ -299,9 +289,7 @@ impl Section for I6300Esb {
         if saved.left.is_some() != longest.is_some() || saved.left > longest {
             return Err(SectionError::Invalid("a watchdog has no such time left"));
         }
-        let Space { config, bars } = &mut *self.space();
-        config.load(&saved.space)?;
-        bars.follow(config);
+        self.space.load(&saved.space)?;
         let mut state = self.timer.state();
         state.registers = registers;
         let now = state.clock.now();

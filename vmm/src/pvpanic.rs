@@ -1,13 +1,15 @@
 //! The pvpanic device, by which a guest reports that its kernel panicked (QEMU's `docs/specs/pvpanic.rst`): at an I/O port
 //! that ACPI names, or as a PCI function.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::bus::BusDevice;
 use crate::config::{Notice, Notices};
 use crate::exit::{Exit, Outcome};
-use crate::pci::{BarKind, Bars, ConfigSpace, ConfigState, Decoding, Function, Identity, RootError, Slot};
+use crate::pci::{
+    BarKind, Bars, ConfigSpace, ConfigState, Decoding, Function, FunctionSpace, Identity, RootError, Slot,
+};
 use crate::state::{AnySection, Section, SectionError};
 
 /// The guest's kernel panicked, and nothing handles that.
@@ -60,14 +62,9 @@ impl BusDevice for PanicEvents {
 
 /// The device as a PCI function.
 pub(crate) struct PvPanic {
-    space: Mutex<Space>,
+    space: FunctionSpace,
     /// The BAR knows it weakly.
     _events: Arc<PanicEvents>,
-}
-
-struct Space {
-    config: ConfigSpace,
-    bars: Bars,
 }
 
 impl PvPanic {
@@ -83,11 +80,7 @@ impl PvPanic {
         let mut bars = Bars::default();
         let weak: Arc<dyn BusDevice> = events.clone();
         bars.add(&mut config, BAR, BAR_SIZE, Arc::downgrade(&weak));
-        Self { space: Mutex::new(Space { config, bars }), _events: events }
-    }
-
-    fn space(&self) -> MutexGuard<'_, Space> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { space: FunctionSpace::new(config, bars), _events: events }
     }
 }
 
@@ -97,14 +90,11 @@ impl Section for PvPanic {
     type State = ConfigState;
 
     fn save(&self) -> Result<ConfigState, SectionError> {
-        Ok(self.space().config.save())
+        Ok(self.space.save())
     }
 
     fn load(&self, state: ConfigState) -> Result<(), SectionError> {
-        let Space { config, bars } = &mut *self.space();
-        config.load(&state)?;
-        bars.follow(config);
-        Ok(())
+        self.space.load(&state)
     }
 }
 
@@ -114,22 +104,19 @@ impl Function for PvPanic {
     }
 
     fn read_config(&self, register: u16, data: &mut [u8]) {
-        self.space().config.read(register, data);
+        self.space.read(register, data);
     }
 
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
-        let Space { config, bars } = &mut *self.space();
-        config.write(register, data);
-        bars.follow(config)
+        self.space.write(register, data)
     }
 
     fn attach(&self, slot: &Slot) -> Result<(), RootError> {
-        let Space { config, bars } = &mut *self.space();
-        bars.attach(config, slot)
+        self.space.attach(slot)
     }
 
     fn retry(&self) {
-        self.space().bars.retry();
+        self.space.retry();
     }
 
     fn section(&self) -> Result<&dyn AnySection, SectionError> {
@@ -139,6 +126,8 @@ impl Function for PvPanic {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use crate::bus::Bus;
     use crate::layout::ECAM_START;

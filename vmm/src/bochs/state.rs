@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use vm_memory::Bytes as _;
 
 use super::registers::COUNT;
-use super::{Bochs, Head, PAGE, Space, VIDEO_MEMORY, lock};
+use super::{Bochs, Head, PAGE, VIDEO_MEMORY, lock};
 use crate::pci::ConfigState;
 use crate::state::{Section, SectionError};
 
@@ -62,14 +62,11 @@ impl Section for Bochs {
     type State = BochsState;
 
     fn save(&self) -> Result<BochsState, SectionError> {
-        Ok(BochsState { space: lock(&self.space).config.save(), head: self.head.save()? })
+        Ok(BochsState { space: self.space.save(), head: self.head.save()? })
     }
 
     fn load(&self, BochsState { space, head }: BochsState) -> Result<(), SectionError> {
         self.head.load(head)?;
-        let Space { config, bars } = &mut *lock(&self.space);
-        config.load(&space)?;
-        bars.follow(config);
-        Ok(())
+        self.space.load(&space)
     }
 }
