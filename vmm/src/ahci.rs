@@ -208,7 +208,10 @@ impl Function for Controller {
     }
 
     fn pause(&self) -> bool {
-        self.workers().iter().filter(|worker| !worker.pause()).count() == 0
+        let workers = self.workers();
+        // Beside each other: each flushes its disk.
+        workers.iter().for_each(Worker::ask_to_pause);
+        workers.iter().filter(|worker| !worker.is_paused_in_time()).count() == 0
     }
 
     fn resume(&self) {

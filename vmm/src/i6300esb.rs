@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use vireo_vmconfig::WatchdogAction;
 
-use registers::{RegisterState, Registers};
+use registers::Registers;
 
 use crate::bus::BusDevice;
 use crate::config::Watchdog as WatchdogConfig;
@@ -94,17 +94,17 @@ impl Timer {
     fn run(&self) {
         let mut state = self.state();
         while !state.over {
-            let now = state.clock.now();
-            state = match state.due {
-                Some(due) if due <= now => {
+            let left = state.due.map(|due| due.saturating_sub(state.clock.now()));
+            state = match left.filter(|_| state.clock.since.is_some()) {
+                Some(Duration::ZERO) => {
                     self.end_stage(&mut state);
                     state
                 }
-                Some(due) if state.clock.since.is_some() => {
-                    let waited = self.changed.wait_timeout(state, due.saturating_sub(now));
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                Some(_) | None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -260,7 +260,7 @@ impl Drop for I6300Esb {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WatchdogState {
     space: ConfigState,
-    registers: RegisterState,
+    registers: Registers,
     /// Of the stage, if it runs.
     left: Option<Duration>,
     timed_out: bool,
@@ -284,7 +284,7 @@ impl Section for I6300Esb {
     }
 
     fn load(&self, saved: WatchdogState) -> Result<(), SectionError> {
-        let registers = Registers::load(saved.registers)?;
+        let registers = saved.registers.checked()?;
         let longest = registers.stage_length().map(|_| Registers::longest_stage());
         if saved.left.is_some() != longest.is_some() || saved.left > longest {
             return Err(SectionError::Invalid("a watchdog has no such time left"));

@@ -150,17 +150,21 @@ impl Port {
         }
     }
 
-    /// Finishes the command that is carried out, and begins none. Whether that is so in time.
-    pub(super) fn pause(&self) -> bool {
-        let mut state = self.state();
-        state.paused = true;
+    /// Has the worker finish the command that is carried out, and begin none.
+    pub(super) fn ask_to_pause(&self) {
+        self.state().paused = true;
         self.changed.notify_all();
+    }
+
+    /// Waits until that is so; whether it came to that in time.
+    pub(super) fn is_paused_in_time(&self) -> bool {
+        let state = self.state();
         let waits = |state: &mut State| !(state.held || !state.busy && self.rest().saved.is_some());
         let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Continues after [`Self::pause`].
+    /// Continues after [`Self::ask_to_pause`].
     pub(super) fn resume(&self) {
         let mut state = self.state();
         state.paused = false;

@@ -405,7 +405,8 @@ fn held(memory: &GuestMemory) -> (Arc<Port>, std::thread::JoinHandle<()>) {
     let (theirs, memory) = (port.clone(), memory.clone());
     let completing = std::thread::spawn(move || theirs.complete(&memory, job, port::End::Reset));
     // It rests while its outcome waits.
-    assert!(port.pause());
+    port.ask_to_pause();
+    assert!(port.is_paused_in_time());
     port.resume();
     (port, completing)
 }

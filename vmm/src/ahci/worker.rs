@@ -51,17 +51,22 @@ impl Worker {
 }
 
 impl Worker {
-    /// Finishes what was begun, and begins nothing. Whether that is so in time.
-    pub(super) fn pause(&self) -> bool {
+    /// Has it finish what was begun, and begin nothing.
+    pub(super) fn ask_to_pause(&self) {
         self.stall.park(true);
-        let quiet = self.port.pause();
+        self.port.ask_to_pause();
+    }
+
+    /// Waits until that is so; whether it came to that in time.
+    pub(super) fn is_paused_in_time(&self) -> bool {
+        let quiet = self.port.is_paused_in_time();
         if !quiet {
             tracing::warn!("a SATA drive does not pause: the host does not answer its requests");
         }
         quiet
     }
 
-    /// Continues after [`Self::pause`].
+    /// Continues after [`Self::ask_to_pause`].
     pub(super) fn resume(&self) {
         self.stall.park(false);
         self.port.resume();

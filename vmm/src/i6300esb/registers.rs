@@ -50,9 +50,6 @@ pub(super) struct Registers {
     second: bool,
 }
 
-/// As they are saved.
-pub(super) type RegisterState = Registers;
-
 impl Default for Registers {
     fn default() -> Self {
         Self { preload: [PRELOAD; 2], config: 0, lock: 0, unlock: Unlock::No, second: false }
@@ -149,12 +146,13 @@ impl Registers {
         false
     }
 
-    pub(super) fn load(state: RegisterState) -> Result<Self, SectionError> {
-        let [first, second] = state.preload;
-        let unknown = state.config & !CONFIG_BITS | state.lock & !LOCK_BITS;
-        if first > PRELOAD || second > PRELOAD || unknown != 0 || state.second && !state.counts() {
+    /// Registers that were saved, if a driver could have brought them about.
+    pub(super) fn checked(self) -> Result<Self, SectionError> {
+        let [first, second] = self.preload;
+        let unknown = self.config & !CONFIG_BITS | self.lock & !LOCK_BITS;
+        if first > PRELOAD || second > PRELOAD || unknown != 0 || self.second && !self.counts() {
             return Err(SectionError::Invalid("there are no such registers of a watchdog"));
         }
-        Ok(state)
+        Ok(self)
     }
 }

@@ -101,6 +101,28 @@ fn it_is_what_a_driver_looks_for() {
 }
 
 #[test]
+fn a_stage_that_is_over_ends_when_the_vm_runs() {
+    let config = WatchdogConfig::new(WatchdogAction::Reset);
+    let guest = self::guest(&config);
+    guest.root.set_running(false);
+    guest.preload(0);
+    guest.set_config(LOCK, &[2]);
+    let saved = guest.device.save().unwrap();
+    assert_eq!((saved.left, guest.outcome.is_over()), (Some(Duration::ZERO), false));
+    let loaded = self::guest(&config);
+    loaded.root.set_running(false);
+    loaded.device.load(saved).unwrap();
+    // Its thread has looked, and waits.
+    drop(loaded.device.timer.state());
+    std::thread::yield_now();
+    assert!(!loaded.outcome.is_over());
+    loaded.root.set_running(true);
+    assert!(matches!(loaded.outcome.wait(), Exit::Reset));
+    guest.root.set_running(true);
+    assert!(matches!(guest.outcome.wait(), Exit::Reset));
+}
+
+#[test]
 fn the_second_stage_leads_to_the_action() {
     let reset = WatchdogConfig::new(WatchdogAction::Reset);
     let guest = self::guest(&reset);

@@ -34,6 +34,8 @@ pub(crate) struct Registers {
     pub(crate) regs: kvm_regs,
     /// Segments and control registers.
     pub(crate) sregs: kvm_sregs,
+    /// What SWAPGS exchanges the base of GS with.
+    pub(crate) kernel_gs_base: u64,
 }
 
 /// Writes the file, unless `is_over` says that the VM has ended meanwhile.
@@ -140,7 +142,7 @@ fn note(name: &[u8; 4], kind: u32, content: &[u8]) -> Vec<u8> {
 }
 
 /// `struct elf_prstatus` of Linux, in which only the process id and the registers say something.
-fn prstatus(number: u32, Registers { regs, sregs }: &Registers) -> Vec<u8> {
+fn prstatus(number: u32, Registers { regs, sregs, .. }: &Registers) -> Vec<u8> {
     let mut status = vec![0; 32];
     status.extend(number.to_le_bytes());
     status.resize(PRSTATUS_BEFORE, 0);
@@ -182,7 +184,7 @@ fn prstatus(number: u32, Registers { regs, sregs }: &Registers) -> Vec<u8> {
 }
 
 /// QEMU's note, by which tools find page tables.
-fn qemu_state(Registers { regs, sregs }: &Registers) -> Vec<u8> {
+fn qemu_state(Registers { regs, sregs, kernel_gs_base }: &Registers) -> Vec<u8> {
     let mut state = Vec::new();
     state.extend(QEMU_VERSION.to_le_bytes());
     state.extend(QEMU_SIZE.to_le_bytes());
@@ -215,7 +217,7 @@ fn qemu_state(Registers { regs, sregs }: &Registers) -> Vec<u8> {
         state.extend(qemu_table(table));
     }
     // CR1 does not exist.
-    for register in [sregs.cr0, 0, sregs.cr2, sregs.cr3, sregs.cr4, sregs.gs.base] {
+    for register in [sregs.cr0, 0, sregs.cr2, sregs.cr3, sregs.cr4, *kernel_gs_base] {
         state.extend(register.to_le_bytes());
     }
     state
@@ -256,13 +258,14 @@ mod tests {
     fn vcpu(rip: u64) -> Registers {
         let regs = kvm_regs { rip, rsp: 0x1234, ..kvm_regs::default() };
         let sregs = kvm_sregs { cr3: 0x5000, ..kvm_sregs::default() };
-        Registers { regs, sregs }
+        Registers { regs, sregs, kernel_gs_base: 0x6000 }
     }
 
     #[test]
     fn sizes_are_those_of_linux_and_qemu() {
         assert_eq!(prstatus(1, &vcpu(0)).len(), 336);
         assert_eq!(qemu_state(&vcpu(0)).len(), usize::try_from(QEMU_SIZE).unwrap());
+        assert_eq!(qemu_state(&vcpu(0))[432..], 0x6000_u64.to_le_bytes());
         let status = prstatus(7, &vcpu(0xffff_8000));
         assert_eq!(status[32..36], 7_u32.to_le_bytes());
         assert_eq!(status[PRSTATUS_BEFORE + 16 * 8..][..8], 0xffff_8000_u64.to_le_bytes());

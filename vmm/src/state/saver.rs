@@ -93,11 +93,13 @@ impl Saver {
             return Err(SaveError::Busy(busy));
         }
         let read = vcpus.visit(|vcpu| (vcpu_name(vcpu.number()), vcpu.registers()));
-        let registers = read.ok_or(SaveError::Over)?.into_iter().map(|(name, registers)| {
-            registers.map_err(|source| SaveError::Section { name, source: source.into() })
-        });
+        let registers = read
+            .ok_or(SaveError::Over)?
+            .into_iter()
+            .map(|(name, registers)| registers.map_err(|source| SaveError::Section { name, source }));
         let registers: Vec<_> = registers.collect::<Result<_, _>>()?;
-        core_dump::write(&self.memory, &registers, file, is_over).map_err(SaveError::Ram)
+        core_dump::write(&self.memory, &registers, file, is_over)
+            .map_err(|error| if is_over() { SaveError::Over } else { SaveError::Ram(error) })
     }
 
     /// Loads a state into a VM that was built and did not run.

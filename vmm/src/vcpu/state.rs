@@ -10,6 +10,7 @@ use kvm_ioctls::{Cap, Kvm, KvmNestedStateBuffer, VcpuFd};
 use serde::{Deserialize, Serialize};
 
 use super::Vcpu;
+use crate::arch::x86_64::msr::KERNEL_GS_BASE;
 use crate::kvm::KvmError;
 use crate::state::{Registers, Section, SectionError};
 
@@ -123,11 +124,13 @@ impl Section for Vcpu {
 
 impl Vcpu {
     /// What a memory dump has of it.
-    pub(crate) fn registers(&self) -> Result<Registers, KvmError> {
+    pub(crate) fn registers(&self) -> Result<Registers, SectionError> {
         let fd = self.fd();
+        let kernel_gs_base = read_msrs(fd, &[KERNEL_GS_BASE])?.first().map_or(0, |msr| msr.1);
         Ok(Registers {
             regs: fd.get_regs().map_err(KvmError::at("read a vCPU's general registers"))?,
             sregs: fd.get_sregs().map_err(KvmError::at("read a vCPU's special registers"))?,
+            kernel_gs_base,
         })
     }
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use self::command::{Code, Command, Header, Rect};
 use self::display::GpuDisplay;
+use self::resource::Resources;
 use self::state::Shared;
 use super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
@@ -85,7 +86,7 @@ impl Gpu {
     }
 
     /// Carries a request out; how many bytes of the answer were written.
-    fn execute(&mut self, memory: &GuestMemory, request: Segments, answer: &Segments) -> u32 {
+    fn execute(&self, memory: &GuestMemory, request: Segments, answer: &Segments) -> u32 {
         let Some((header, command)) = command::parse(memory, request) else { return 0 };
         let bytes = match command.map(|command| self.perform(memory, &header, command)) {
             Some(Ok(answer)) => answer,
@@ -97,7 +98,7 @@ impl Gpu {
         if fits && answer.write(memory, &bytes).is_ok() { u32::try_from(bytes.len()).unwrap_or(0) } else { 0 }
     }
 
-    fn perform(&mut self, memory: &GuestMemory, header: &Header, command: Command) -> Result<Vec<u8>, Code> {
+    fn perform(&self, memory: &GuestMemory, header: &Header, command: Command) -> Result<Vec<u8>, Code> {
         let mut resources = self.shared.resources();
         match command {
             Command::DisplayInfo => return Ok(header.answer(Code::DisplayInfo, &self.display_info())),
@@ -110,8 +111,7 @@ impl Gpu {
             }
             Command::Unref { resource } => self.display().forget(&resources.unref(resource)?),
             Command::SetScanout { scanout, resource, rect } => {
-                drop(resources);
-                self.set_scanout(scanout, resource, rect)?;
+                self.set_scanout(&mut resources, scanout, resource, rect)?;
             }
             Command::Flush { resource, rect } => {
                 let pixels = resources.pixels(resource)?;
@@ -124,33 +124,44 @@ impl Gpu {
             Command::Attach { resource, entries } => resources.attach(memory, resource, entries)?,
             Command::Detach { resource } => resources.detach(resource)?,
             Command::UpdateCursor { scanout, resource, hot } => {
-                drop(resources);
-                self.set_cursor(scanout, resource, hot)?;
+                self.set_cursor(&mut resources, scanout, resource, hot)?;
             }
             Command::MoveCursor => {}
         }
         Ok(header.answer(Code::NoData, &[]))
     }
 
-    fn set_scanout(&mut self, scanout: u32, resource: u32, rect: Rect) -> Result<(), Code> {
+    fn set_scanout(
+        &self,
+        resources: &mut Resources,
+        scanout: u32,
+        resource: u32,
+        rect: Rect,
+    ) -> Result<(), Code> {
         check_scanout(scanout)?;
         if resource == 0 {
             self.display().show(None);
             return Ok(());
         }
-        let pixels = self.shared.resources().pixels(resource)?;
+        let pixels = resources.pixels(resource)?;
         let area = rect.within(pixels.width, pixels.height).ok_or(Code::InvalidParameter)?;
         self.display().show(Some((pixels, area)));
         Ok(())
     }
 
-    fn set_cursor(&mut self, scanout: u32, resource: u32, hot: (u32, u32)) -> Result<(), Code> {
+    fn set_cursor(
+        &self,
+        resources: &mut Resources,
+        scanout: u32,
+        resource: u32,
+        hot: (u32, u32),
+    ) -> Result<(), Code> {
         check_scanout(scanout)?;
         if resource == 0 {
             self.display().set_cursor(None);
             return Ok(());
         }
-        let pixels = self.shared.resources().pixels(resource)?;
+        let pixels = resources.pixels(resource)?;
         let (width, height) = (pixels.width, pixels.height);
         if width > CURSOR_SIDE || height > CURSOR_SIDE {
             return Err(Code::InvalidParameter);

@@ -190,8 +190,13 @@ impl Lane for Input {
     fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
         let mut loaded: State = postcard::from_bytes(state).map_err(SectionError::Encoding)?;
         let mut state = self.shared.state();
-        if !loaded.events.is_possible() || loaded.active != state.active {
+        if !loaded.events.is_possible() {
             return Err(SectionError::Invalid("more waits in it than an input device keeps"));
+        }
+        if loaded.active != state.active {
+            return Err(SectionError::Invalid(
+                "its driver is ready, and that of the device is not, or the reverse",
+            ));
         }
         loaded.events.release_all();
         *state = loaded;

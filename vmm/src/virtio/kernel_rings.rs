@@ -101,7 +101,7 @@ impl<V: HostRings> KernelRings<V> {
         &self.change
     }
 
-    pub(super) fn run(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.runs
     }
 

@@ -81,6 +81,8 @@ struct Config {
 struct State {
     common: Common,
     life: Life,
+    /// The configuration changed before the driver was ready, which may have read it.
+    change_pending: bool,
 }
 
 impl PciDevice {
@@ -141,7 +143,7 @@ impl PciDevice {
                 signals,
                 kicks,
                 config: Mutex::new(Config { space, bars, msix: msix_at, window }),
-                state: Mutex::new(State { common, life: Life::Idle(lanes) }),
+                state: Mutex::new(State { common, life: Life::Idle(lanes), change_pending: false }),
             }
         }))
     }
@@ -174,7 +176,12 @@ impl PciDevice {
                 state.life.leave();
                 state.complete_reset(&self.signals, &*self.device_config);
             }
-            Effect::Start => self.activate(&mut state),
+            Effect::Start => {
+                self.activate(&mut state);
+                if std::mem::take(&mut state.change_pending) {
+                    self.signals.config_changed();
+                }
+            }
         }
     }
 
@@ -188,9 +195,12 @@ impl PciDevice {
 
     /// The device's configuration is another one now, by the host: its driver is notified, its lanes look at it.
     fn config_changed(&self) {
-        // Not before the driver is ready (section 3.1.2).
-        if self.state().common.is_driver_ok() {
+        let mut state = self.state();
+        // The driver is not notified before it is ready (section 3.1.2).
+        state.change_pending = !state.common.is_driver_ok();
+        if !state.change_pending {
             self.signals.config_changed();
+            drop(state);
             self.kicks.iter().for_each(|kick| wake(kick));
         }
     }

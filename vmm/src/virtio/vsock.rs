@@ -86,7 +86,7 @@ where
 
     /// Starts or stops the kernel, by what is so now.
     fn follow(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        match (self.rings.may_serve(queues), self.rings.run()) {
+        match (self.rings.may_serve(queues), self.rings.is_running()) {
             (true, false) => self.rings.start(&Kernel, self.features, queues),
             (false, true) => self.rings.stop(&Kernel, Some(queues)),
             (true, true) | (false, false) => Ok(()),
@@ -130,7 +130,7 @@ where
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         // Afterwards it is looked at again.
         self.rings.change().ring();
-        if self.rings.run() { self.rings.stop(&Kernel, Some(queues)) } else { Ok(()) }
+        if self.rings.is_running() { self.rings.stop(&Kernel, Some(queues)) } else { Ok(()) }
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {

@@ -13,7 +13,8 @@ const STAR: u32 = 0xc000_0081;
 const LSTAR: u32 = 0xc000_0082;
 const CSTAR: u32 = 0xc000_0083;
 const SYSCALL_MASK: u32 = 0xc000_0084;
-const KERNEL_GS_BASE: u32 = 0xc000_0102;
+/// Swapped with the base of GS by SWAPGS.
+pub(crate) const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
 /// Fast string operations.
 const MISC_ENABLE_FAST_STRING: u64 = 1;

@@ -10,7 +10,7 @@ use vireo_vmconfig::{
     CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, PanicModel, ParseMacError, UnknownName,
     WatchdogAction,
 };
-use vireo_vmm::config::{Adapter, Attachment, Input, MemorySize, MemorySizeError};
+use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
@@ -110,10 +110,12 @@ pub(crate) enum ArgsError {
     Mac(#[source] ParseMacError),
     #[error("--net: queues: unsupported value {0:?}: supported values: 1 to {MAX_QUEUE_PAIRS}")]
     Queues(String),
-    #[error("--disk: the format {0:?} is unknown: raw or qcow2")]
+    #[error("--disk: format: unsupported value {0:?}: supported values: raw, qcow2")]
     Format(String),
-    #[error("--disk: {0} is no number of queues: 1 to 32, and several on the bus virtio alone")]
+    #[error("--disk: queues: unsupported value {0:?}: supported values: 1 to {MAX_DISK_QUEUES}")]
     DiskQueues(String),
+    #[error("--disk: queues: several are supported on the bus virtio alone")]
+    QueuesOffVirtio,
     #[error("--vnc")]
     Vnc(#[source] ParseAddressError),
     #[error("{option}: unknown key {key:?}: supported keys: {known}")]

@@ -208,6 +208,12 @@ fn a_disk_that_has_grown_before_the_driver_is_ready_is_as_large() {
     guest.start(VERSION_1 | FLUSH, 16);
     assert_eq!((capacity(&guest), read_before(&mut guest, 2 * SIZE)), (2 * SIZE, 0));
     assert_eq!(guest.read::<1>(0x15)[0], 0, "no interrupt before the driver is ready");
+    // One that may have read the capacity before.
+    guest.negotiate(VERSION_1 | FLUSH, 16);
+    file.set_len(3 * SIZE).unwrap();
+    disk.growth().check();
+    guest.write(0x14, &[0xf]);
+    wait_for_change(&guest, 0);
 }
 
 #[test]

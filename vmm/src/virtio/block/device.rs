@@ -39,6 +39,8 @@ const BUDGET: usize = 256;
 pub struct Block {
     backend: Box<dyn Backend>,
     limits: Limits,
+    /// A size of the image that the backend could not take over.
+    refused_sectors: u64,
     serial: DiskSerial,
     stall: Arc<DiskStall>,
     counters: Arc<DiskCounters>,
@@ -83,6 +85,7 @@ impl Block {
         Ok(Self {
             backend,
             limits: Limits { sectors, read_only: disk.is_read_only() },
+            refused_sectors: sectors,
             serial: *disk.id(),
             stall: disk.stall().clone(),
             counters: disk.counters().clone(),
@@ -176,7 +179,8 @@ impl Block {
         let before = std::mem::replace(&mut self.was_write_back, self.config.is_write_back());
         if before && !self.was_write_back {
             self.land_all(queues)?;
-            self.backend.flush_now();
+            // Where the host cannot, it is tried again with the next requests.
+            self.was_write_back = !self.backend.flush_now();
         }
         Ok(())
     }
@@ -184,12 +188,13 @@ impl Block {
     /// A driver that knows of a larger capacity may use it.
     fn follow_size(&mut self) {
         let sectors = self.config.sectors();
-        if sectors == self.limits.sectors {
+        if sectors == self.limits.sectors || sectors == self.refused_sectors {
             return;
         }
         if sectors > self.backend.sectors()
             && let Err(error) = self.backend.grow(sectors)
         {
+            self.refused_sectors = sectors;
             tracing::error!(%error, "what a disk image has grown by cannot be used");
             return;
         }

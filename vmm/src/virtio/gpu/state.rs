@@ -9,7 +9,7 @@ use super::display::{DisplayState, GpuDisplay};
 use super::resource::{ResourceState, Resources};
 use crate::state::{Section, SectionError, SharedSection};
 
-/// What the adapter's worker and its section share.
+/// What the adapter's worker and its section share. Frames are locked before what is shown of them.
 pub(super) struct Shared {
     pub(super) display: Arc<GpuDisplay>,
     resources: Mutex<Resources>,
@@ -74,5 +74,12 @@ impl Section for Shared {
         *self.resources() = loaded;
         self.loaded.store(active, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// The driver was activated if it was there: frames without one are nothing.
+    fn loaded(&self) {
+        if self.loaded.load(Ordering::SeqCst) {
+            self.reset(false);
+        }
     }
 }

@@ -320,7 +320,7 @@ proptest! {
              prop::collection::vec(prop_oneof![0_u32..4, 0_u32..200, any::<u32>()], 0..12)), 0..40),
     ) {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
-        let (mut gpu, source) = Gpu::new(None).unwrap();
+        let (gpu, source) = Gpu::new(None).unwrap();
         let mut canvas = Canvas::default();
         for (kind, body) in commands {
             let request = [words(&[kind, 0, 0, 0, 0, 0]), words(&body)].concat();

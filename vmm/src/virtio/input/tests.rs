@@ -119,7 +119,8 @@ fn what_was_down_comes_up_when_it_is_loaded() {
     pointer.point(at(100, 1));
     let state = input.save().unwrap();
     let (mut next, _pointer) = Input::tablet().unwrap();
-    assert!(next.load(&state).is_err(), "no driver is there");
+    let refused = next.load(&state).unwrap_err().to_string();
+    assert!(refused.contains("its driver is ready"), "{refused}");
     next.activate(0).unwrap();
     next.load(&state).unwrap();
     let last = |input: &Input| {

@@ -51,7 +51,7 @@ impl Offloaded {
         let up = self.shared.config().link().is_up();
         let ready = up && self.shared.is_used(self.pair) && self.rings.may_serve(queues);
         self.stale |= !up;
-        match (ready, self.rings.run()) {
+        match (ready, self.rings.is_running()) {
             (true, false) => {
                 if std::mem::take(&mut self.stale) {
                     self.drop_stale();
@@ -104,7 +104,7 @@ impl Lane for Offloaded {
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         // Afterwards it is looked at again.
         self.rings.change().ring();
-        if self.rings.run() { self.rings.stop(&Tap(&self.tap), Some(queues)) } else { Ok(()) }
+        if self.rings.is_running() { self.rings.stop(&Tap(&self.tap), Some(queues)) } else { Ok(()) }
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {

@@ -112,6 +112,7 @@ impl State {
             signals.reset();
             config.reset();
             self.common.complete_reset();
+            self.change_pending = false;
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
     let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
     let (attachment, queues) = (bus.unwrap_or_default(), queues.unwrap_or(1));
     if queues > 1 && attachment != Attachment::Virtio {
-        return Err(ArgsError::DiskQueues(queues.to_string()));
+        return Err(ArgsError::QueuesOffVirtio);
     }
     let (format, read_only) = (format.unwrap_or_default(), read_only.unwrap_or(false));
     Ok(DiskArg { path, format, read_only, attachment, queues })
