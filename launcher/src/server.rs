@@ -8,6 +8,7 @@ use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
+use vireo_proto::launcher::state::Phase;
 use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
     DetachVolumeResponse, DismissRequest, DismissResponse, DumpMemoryRequest, DumpMemoryResponse,
@@ -157,7 +158,12 @@ impl Launcher for Server {
         request: Request<FreezeFilesystemsRequest>,
     ) -> Result<Response<FreezeFilesystemsResponse>, Status> {
         let thaw_after = Duration::from_secs(request.into_inner().thaw_after_seconds);
-        let fault = self.session.agent().freeze(thaw_after).await.err();
+        let phase = self.session.status().borrow().state.phase();
+        let fault = match phase {
+            Phase::Running | Phase::Paused => self.session.agent().freeze(thaw_after).await.err(),
+            // A guest that shuts down would wait for them.
+            _ => Some(fault(Code::Conflict, "VMI is not running")),
+        };
         Ok(Response::new(FreezeFilesystemsResponse { fault }))
     }
 

@@ -1,5 +1,6 @@
 //! Hotplugs volumes into a running guest and unplugs them.
 
+use tracing::warn;
 use vireo_api::spec::{Disk, Vm};
 use vireo_proto::files;
 
@@ -59,7 +60,11 @@ impl VmiReconciler {
             };
             first = first.and(done);
         }
-        first.and(self.dump_memory(&vm, interrupt).await)
+        let dumped = self.dump_memory(&vm, interrupt).await;
+        if let (Err(_), Err(second)) = (&first, &dumped) {
+            warn!(reason = second.reason, message = second.message, "the memory is not dumped");
+        }
+        first.and(dumped)
     }
 
     async fn hotplug(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {

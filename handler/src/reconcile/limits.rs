@@ -86,9 +86,11 @@ impl VmiReconciler {
         let is_limited = resources.cpu_limit().is_some()
             || resources.memory_limit().is_some()
             || !self.node.settings.io_max.is_empty();
-        let problem = problem.filter(|_| is_limited);
+        let problem = problem
+            .filter(|_| is_limited)
+            .map(|problem| format!("limits of the launcher are not in force: {problem}"));
         if let Some(problem) = &problem {
-            warn!("limits of the launcher are not in force: {problem}");
+            warn!("{problem}");
         }
         let mut record = self.known()?;
         note_limits(&mut record.vmi.status, problem.as_deref(), &now());

@@ -14,6 +14,7 @@ use super::deadline::Interrupt;
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
 use crate::settings::Runtime;
+use crate::storage::Claims;
 
 /// The reason of a sync error: the memory cannot be dumped.
 pub(super) const DUMP_FAILED: &str = "FailedMemoryDump";
@@ -37,10 +38,14 @@ pub(super) fn step<'a>(vm: &'a Vm, state: &State) -> Option<Step<'a>> {
     }
 }
 
+/// How the files of a VMI's volume begin.
+fn prefix(vmi: &str, volume: &str) -> String {
+    format!("{vmi}-{volume}-")
+}
+
 /// The name of a file: those of the VMI and the volume, and the time.
-fn file_name(vmi: &str, volume: &str, now: Timestamp) -> String {
-    let now = now.to_zoned(TimeZone::UTC);
-    format!("{vmi}-{volume}-{}.memory.dump", now.strftime("%Y%m%d-%H%M%S"))
+fn file_name(prefix: &str, now: Timestamp) -> String {
+    format!("{prefix}{}.memory.dump", now.to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S"))
 }
 
 impl VmiReconciler {
@@ -58,7 +63,8 @@ impl VmiReconciler {
         }
         let (record, claims) = (self.known()?, self.node.claims());
         let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
-        let name = file_name(&self.key.name, dump.volume(), Timestamp::now());
+        let prefix = prefix(&self.key.name, dump.volume());
+        let name = file_name(&prefix, Timestamp::now());
         let (bytes, socket) = (vm.memory().guest().get(), record.dir.files_socket());
         let pass = move || -> Result<PathBuf, SyncError> {
             let opened = claims.create_dump((&namespace, &claim), &name, bytes);
@@ -71,7 +77,15 @@ impl VmiReconciler {
         let file = path.to_string_lossy().into_owned();
         let request = DumpMemoryRequest { volume: dump.volume().to_owned(), file };
         let Some(done) = interrupt.or(self.link()?.dump_memory(request)).await else { return Ok(()) };
-        done.map_err(sync_error(DUMP_FAILED))
+        let begun = done.map_err(sync_error(DUMP_FAILED));
+        let has_begun = begun.is_ok();
+        let tidy = move || match has_begun {
+            // The one before is replaced.
+            true => Claims::remove_other_dumps(&path, &prefix).map_err(sync_error(DUMP_FAILED)),
+            false => std::fs::remove_file(&path).map_err(sync_error(DUMP_FAILED)),
+        };
+        let tidied = run_blocking(DUMP_FAILED, tidy).await;
+        begun.and(tidied)
     }
 }
 
@@ -115,6 +129,6 @@ mod tests {
     #[test]
     fn a_file_is_named_as_kubevirts() {
         let now = "2026-11-26T13:05:09Z".parse().unwrap();
-        assert_eq!(file_name("web", "dumps", now), "web-dumps-20261126-130509.memory.dump");
+        assert_eq!(file_name(&prefix("web", "dumps"), now), "web-dumps-20261126-130509.memory.dump");
     }
 }

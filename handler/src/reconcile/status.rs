@@ -313,11 +313,9 @@ pub(super) fn mark_unhealthy(status: &mut Status, cause: &str, now: &str) {
     put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
 }
 
-/// Sets or removes the condition that limits of resources are not in force.
+/// Sets or removes the condition that limits of the launcher are not in force.
 pub(super) fn note_limits(status: &mut Status, problem: Option<&str>, now: &str) {
-    let value = problem.map(|problem| {
-        (true, "CgroupsNotAvailable", format!("spec.domain.resources.limits are not in force: {problem}"))
-    });
+    let value = problem.map(|problem| (true, "CgroupsNotAvailable", problem.to_owned()));
     put(&mut status.conditions, LIMITS, value, now);
 }
 

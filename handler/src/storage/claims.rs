@@ -220,7 +220,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Creates a file for a memory dump of so many bytes beside a claim's disk, in place of an earlier one. Blocks.
+    /// Creates a file for a memory dump of so many bytes beside a claim's disk. Blocks.
     ///
     /// # Errors
     /// When the claim has no disk or is smaller, or the file cannot be created.
@@ -237,19 +237,26 @@ impl Claims {
             let (namespace, name) = (namespace.to_owned(), claim.to_owned());
             return Err(ClaimError::TooSmall { namespace, name, size: Size(size), wanted: Size(bytes) });
         }
-        let directory = self.directory(namespace, claim);
-        let path = directory.join(name);
-        let create = || {
-            for entry in fs::read_dir(&directory)? {
-                let entry = entry?;
-                if entry.file_name().to_string_lossy().ends_with(DUMP) {
-                    fs::remove_file(entry.path())?;
-                }
-            }
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)
-        };
-        let file = create().map_err(|error| failed(&path, error))?;
+        let path = self.directory(namespace, claim).join(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| failed(&path, error))?;
         Ok((path, file))
+    }
+
+    /// Removes the memory dumps beside `kept` whose names begin with `prefix`. Blocks.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    pub fn remove_other_dumps(kept: &Path, prefix: &str) -> io::Result<()> {
+        let Some(directory) = kept.parent() else { return Ok(()) };
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path != kept && name.starts_with(prefix) && name.ends_with(DUMP) {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes a claim's disk, if there is one, with all that lies beside it. Blocks.
@@ -317,7 +324,12 @@ mod tests {
         claims.provide("a", "data", 1 << 20).unwrap();
         let (path, _) = create("one.memory.dump", 1 << 20).unwrap();
         assert_eq!(path, dir.path().join("a/data/one.memory.dump"));
+        assert!(create("one.memory.dump", 1).is_err(), "it is there");
         let (other, _) = create("two.memory.dump", 1).unwrap();
+        assert!(path.exists() && other.exists(), "until the next is written");
+        Claims::remove_other_dumps(&other, "t").unwrap();
+        assert!(path.exists() && other.exists(), "that of another VMI");
+        Claims::remove_other_dumps(&other, "o").unwrap();
         assert!(!path.exists() && other.exists() && claims.find("a", "data").is_ok());
         let small = create("three.memory.dump", 2 << 20).unwrap_err().to_string();
         assert_eq!(small, "PVC a/data has 1 MiB: a dump of the guest's memory needs 2 MiB");

@@ -44,6 +44,8 @@ impl AgentClient {
 pub(super) struct Freezer {
     thaw_at: Option<Instant>,
     retry: Duration,
+    /// A freeze failed, and its thaw is still to come.
+    has_failed: bool,
 }
 
 impl Freezer {
@@ -54,13 +56,18 @@ impl Freezer {
         thaw_after: Duration,
     ) -> Result<(), AgentError> {
         if status(transport).await? == FROZEN {
-            return Ok(());
+            if !self.has_failed {
+                return Ok(());
+            }
+            // The thaw that is to come would meet this freeze.
+            self.thaw(transport).await?;
         }
+        self.has_failed = true;
         self.schedule(Duration::ZERO);
         let command = json!({ "execute": "guest-fsfreeze-freeze" });
         let frozen: Result<IgnoredAny, _> = transport.execute_within(FREEZE_TIMEOUT, &command).await;
         frozen?;
-        self.thaw_at = None;
+        (self.thaw_at, self.has_failed) = (None, false);
         if !thaw_after.is_zero() {
             self.schedule(thaw_after);
         }
@@ -70,7 +77,7 @@ impl Freezer {
     /// Thaws.
     pub(super) async fn thaw(&mut self, transport: &mut Transport) -> Result<(), AgentError> {
         transport.ask::<IgnoredAny>("guest-fsfreeze-thaw").await?;
-        self.thaw_at = None;
+        (self.thaw_at, self.has_failed) = (None, false);
         Ok(())
     }
 

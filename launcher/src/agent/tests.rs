@@ -367,6 +367,8 @@ async fn what_may_be_frozen_after_a_failure_is_thawed() {
     freeze_status(&scene, "frozen").await;
     let stuck = scene.client.thaw().await.unwrap_err();
     assert_eq!(stuck.detail, "the guest agent returned an error: stuck");
+    let again = scene.client.freeze(Duration::ZERO).await.unwrap_err();
+    assert_eq!(again.detail, stuck.detail, "it is frozen, and a thaw is to come");
     tokio::time::sleep(Duration::from_secs(600)).await;
     THAWS.store(true, Ordering::Relaxed);
     let begin = Instant::now();

@@ -30,8 +30,10 @@ pub(super) struct GrowingImages(Arc<Mutex<BTreeMap<String, Image>>>);
 #[derive(Debug)]
 struct Image {
     file: Arc<File>,
-    /// The largest size that it was seen to have, in bytes.
-    bytes: u64,
+    /// The largest size that was reported, in bytes.
+    reported: u64,
+    /// When it was looked at last.
+    seen: u64,
 }
 
 impl GrowingImages {
@@ -45,7 +47,7 @@ impl GrowingImages {
         }
         let file = image.try_clone()?;
         let bytes = size(&file)?;
-        self.images().insert(name, Image { file: Arc::new(file), bytes });
+        self.images().insert(name, Image { file: Arc::new(file), reported: bytes, seen: bytes });
         Ok(())
     }
 
@@ -59,7 +61,8 @@ impl GrowingImages {
         self.images().clear();
     }
 
-    /// The images that have grown since the last call, with their sizes in whole sectors. Blocks.
+    /// The images that have grown, and do not grow any more, with their sizes in whole sectors: a hypervisor that is told of a
+    /// size may cut off what comes after it. Each is reported once. Blocks.
     pub(super) fn grown(&self) -> Vec<(String, u64)> {
         let files: Vec<_> =
             self.images().iter().map(|(name, image)| (name.clone(), image.file.clone())).collect();
@@ -71,11 +74,14 @@ impl GrowingImages {
             }
         });
         // The files are looked at without the lock.
-        let sizes: Vec<_> = sizes.collect();
+        let sizes: Vec<_> = sizes.filter(|(_, bytes)| bytes % SECTOR == 0).collect();
         let mut images = self.images();
         let grown = sizes.into_iter().filter(|(name, bytes)| {
-            let image = images.get_mut(name).filter(|image| image.bytes < *bytes);
-            image.map(|image| image.bytes = *bytes).is_some()
+            let Some(image) = images.get_mut(name) else { return false };
+            let has_grown = image.reported < *bytes && image.seen == *bytes;
+            image.seen = *bytes;
+            image.reported = if has_grown { *bytes } else { image.reported };
+            has_grown
         });
         grown.collect()
     }
@@ -86,7 +92,7 @@ impl GrowingImages {
 }
 
 fn size(mut file: &File) -> io::Result<u64> {
-    Ok(file.seek(SeekFrom::End(0))? / SECTOR * SECTOR)
+    file.seek(SeekFrom::End(0))
 }
 
 #[cfg(test)]
@@ -108,15 +114,18 @@ mod tests {
         images.add("a".into(), &disk(), &file).unwrap();
         assert_eq!(images.grown(), []);
         file.set_len(8192 + 100).unwrap();
+        assert_eq!((images.grown(), images.grown()), (vec![], vec![]), "no whole sectors");
+        file.set_len(8192).unwrap();
+        assert_eq!(images.grown(), [], "it may grow on");
         assert_eq!(images.grown(), [("a".to_owned(), 8192)]);
         assert_eq!(images.grown(), []);
-        file.set_len(512).unwrap();
-        assert_eq!(images.grown(), []);
-        file.set_len(8192).unwrap();
-        assert_eq!(images.grown(), [], "it is as large as it was");
+        for smaller in [512, 8192] {
+            file.set_len(smaller).unwrap();
+            assert_eq!((images.grown(), images.grown()), (vec![], vec![]), "{smaller}");
+        }
         file.set_len(12288).unwrap();
         images.remove("a");
-        assert_eq!(images.grown(), []);
+        assert_eq!((images.grown(), images.grown()), (vec![], vec![]));
     }
 
     #[test]
@@ -128,9 +137,10 @@ mod tests {
         images.add("b".into(), &Disk { source, ..disk() }, &file).unwrap();
         images.add("c".into(), &disk(), &file).unwrap();
         file.set_len(4096).unwrap();
+        assert_eq!(images.grown(), []);
         assert_eq!(images.grown(), [("c".to_owned(), 4096)]);
         images.clear();
         file.set_len(8192).unwrap();
-        assert_eq!(images.grown(), []);
+        assert_eq!((images.grown(), images.grown()), (vec![], vec![]));
     }
 }

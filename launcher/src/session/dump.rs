@@ -27,16 +27,25 @@ fn now() -> i64 {
 impl Session {
     /// Begins a memory dump, or forgets the last one.
     pub(super) fn dump(&self, vm: &RunningVm, command: DumpCommand) -> Result<(), Fault> {
+        let (volume, file) = match command {
+            DumpCommand::Forget if is_under_way(&self.state()) => return Err(under_way()),
+            DumpCommand::Forget => {
+                self.publish_changed(|state| state.memory_dump = None);
+                return Ok(());
+            }
+            DumpCommand::Begin { volume, file } => (volume, file),
+        };
+        // Also where it is refused: it is closed then.
+        let opened = self.node.files().take_file(Path::new(&file));
         if is_under_way(&self.state()) {
             return Err(under_way());
         }
-        let DumpCommand::Begin { volume, file } = command else {
-            self.publish_changed(|state| state.memory_dump = None);
-            return Ok(());
-        };
+        if vm.waiter.is_some() {
+            // The hypervisor would stop the vCPUs for both.
+            return Err(fault(Code::Conflict, "the VMI is being paused or unpaused"));
+        }
         let missing = || fault(Code::HostResource, format!("no file was passed for {file}"));
-        let opened = self.node.files().take_file(Path::new(&file)).ok_or_else(missing)?;
-        vm.guest.dump(opened)?;
+        vm.guest.dump(opened.ok_or_else(missing)?)?;
         info!(volume, file, "dumping the guest's memory");
         self.publish(|state| {
             state.memory_dump = Some(MemoryDump { volume, file, started: now(), ..MemoryDump::default() });

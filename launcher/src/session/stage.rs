@@ -2,7 +2,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::{info, warn};
 use vireo_proto::launcher::{DiskFailure, Outcome, State, state::Phase};
 
@@ -16,6 +16,8 @@ use crate::console::Console;
 use crate::hypervisor::{Event, Guest, VmCommand};
 use crate::launch::Launch;
 
+/// How long a shutdown waits for file systems that are frozen.
+const THAW_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the power button is pressed: a guest that is still booting misses the first times, and one that has
 /// received it ignores the next.
 const POWER_BUTTON_INTERVAL: Duration = Duration::from_secs(5);
@@ -192,14 +194,18 @@ impl Session {
     }
 }
 
-/// Thaws the file systems of a guest that has them frozen.
+/// Has the agent thaw the file systems of the guest, also where it is about to freeze them, and waits for that if they are
+/// frozen.
 async fn thaw(agent: AgentClient, state: State) {
-    if state.agent.is_none_or(|agent| agent.freeze_status != FROZEN) {
+    let Some(known) = state.agent else { return };
+    let thawing = tokio::spawn(async move { agent.thaw().await });
+    if known.freeze_status != FROZEN {
         return;
     }
-    match agent.thaw().await {
-        Ok(()) => info!("the file systems of the guest are thawed"),
-        Err(fault) => warn!(fault.detail, "cannot thaw the file systems of the guest"),
+    match timeout(THAW_TIMEOUT, thawing).await {
+        Ok(Ok(Ok(()))) => info!("the file systems of the guest are thawed"),
+        Ok(Ok(Err(fault))) => warn!(fault.detail, "cannot thaw the file systems of the guest"),
+        Ok(Err(_)) | Err(_) => warn!("the guest agent does not thaw the file systems of the guest in time"),
     }
 }
 

@@ -56,6 +56,22 @@ fn memory_dump(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Option<Vo
         return Some(VolumeStatus { name: name.clone(), phase, reason, message: String::new(), ..before });
     };
     let written = written.filter(|written| written.volume == wanted.volume());
+    if written.is_none()
+        && facts.phase.is_final()
+        && let Some(known) =
+            before.iter().find(|one| one.name == wanted.volume() && one.memory_dump_volume.is_some())
+    {
+        // The launcher is gone, and what it has written is not.
+        return Some(match known.phase.as_str() {
+            "MemoryDumpInProgress" => VolumeStatus {
+                phase: "MemoryDumpFailed".to_owned(),
+                reason: DUMP_FAILED.to_owned(),
+                message: "the VMI ended before its memory was dumped".to_owned(),
+                ..known.clone()
+            },
+            _ => known.clone(),
+        });
+    }
     let failed = facts.sync_error.filter(|error| error.reason == DUMP_FAILED);
     let (phase, reason, message) = match (written, failed) {
         (Some(MemoryDump { ended: 0, .. }), _) => {

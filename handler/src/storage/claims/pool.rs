@@ -99,10 +99,11 @@ impl Claims {
             for claim in directories(&namespace)? {
                 // A claim that is removed meanwhile promises nothing.
                 if let Ok(disk) = fs::symlink_metadata(claim.join(DISK)) {
-                    taken = taken.saturating_add(disk.blocks().saturating_mul(BLOCK));
-                    promised = promised.saturating_add(disk.len());
+                    let occupied = disk.blocks().saturating_mul(BLOCK).saturating_add(dumped(&claim));
+                    taken = taken.saturating_add(occupied);
+                    // The disk of a claim that is written to and dumped to takes its size, and the dump comes on top.
+                    promised = promised.saturating_add(disk.len().max(occupied));
                 }
-                taken = taken.saturating_add(dumped(&claim));
             }
         }
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);

@@ -43,7 +43,7 @@ impl CommandLoop {
                         killed = true;
                         self.apply(Controls::kill);
                     }
-                    Some(command) => self.execute(command).await,
+                    Some(command) => self.execute(command, dumping.is_some()).await,
                 },
                 Some(change) = failures.recv(), if !killed => self.disk_failed(change, dumping.is_some()).await,
                 Some(file) = dumps.recv(), if dumping.is_none() => dumping = self.dump(file),
@@ -66,7 +66,7 @@ impl CommandLoop {
         }
     }
 
-    async fn execute(&self, command: VmCommand) {
+    async fn execute(&self, command: VmCommand, is_dumping: bool) {
         match command {
             VmCommand::PowerButton => {
                 self.desired.reboot_softly(false);
@@ -84,7 +84,10 @@ impl CommandLoop {
             }
             VmCommand::Resume => {
                 self.desired.pause(false);
-                self.resume();
+                // At its end, a dump resumes it.
+                if !is_dumping {
+                    self.resume();
+                }
                 self.emit(Event::Resumed);
             }
             VmCommand::Kill => self.apply(Controls::kill),

@@ -226,7 +226,7 @@ impl QemuVm {
                     }
                     Some(Message::Return { id, value }) if stats::is_stats_query(&id) => self.stats_answered(&id, Some(&value)),
                     Some(Message::Error { id, .. }) if stats::is_stats_query(&id) => self.stats_answered(&id, None),
-                    Some(Message::Error { id, reason }) if id == qmp::DUMP => self.dumped(&ctx, Some(reason)),
+                    Some(Message::Error { id, reason }) if id == qmp::DUMP => self.dumped(&ctx, Some(reason)).await,
                     Some(Message::Return { id, value }) if id == "query-status" => {
                         let status = value.pointer("/status").and_then(serde_json::Value::as_str).unwrap_or_default();
                         let steps = self.stall.on_status(status, Instant::now());
@@ -405,15 +405,17 @@ impl QemuVm {
     async fn dump(&mut self, ctx: &GuestEnd, file: File) {
         self.dumping = true;
         if let Err(error) = self.writer.write_with_fd(&qmp::take_dump_file(), &file).await {
-            return self.dumped(ctx, Some(format!("the file cannot be handed to QEMU: {error}")));
+            return self.dumped(ctx, Some(format!("the file cannot be handed to QEMU: {error}"))).await;
         }
         // If QEMU did not take the file, this fails.
         self.writer.write_line(&qmp::dump_memory()).await;
     }
 
     /// A memory dump has ended.
-    fn dumped(&mut self, ctx: &GuestEnd, failure: Option<String>) {
+    async fn dumped(&mut self, ctx: &GuestEnd, failure: Option<String>) {
         if std::mem::take(&mut self.dumping) {
+            let step = self.stall.dumped();
+            self.apply_stall_actions(ctx, step.into_iter().collect()).await;
             emit(ctx, Event::MemoryDumped(failure));
         }
     }
@@ -467,7 +469,7 @@ impl QemuVm {
                     agent.send_replace(open);
                 }
             }
-            QmpEvent::DumpCompleted { failure } => self.dumped(ctx, failure),
+            QmpEvent::DumpCompleted { failure } => self.dumped(ctx, failure).await,
             QmpEvent::DeviceDeleted { device } => info!(device, "a device is gone"),
             QmpEvent::DeviceUnplugError { device } => warn!(device, "the guest does not let go of a device"),
             QmpEvent::Other(name) => debug!(name, "QEMU event"),

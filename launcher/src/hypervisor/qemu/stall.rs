@@ -161,6 +161,12 @@ impl Stall {
         vec![Action::Emit(Event::Resumed), self.try_again(now)]
     }
 
+    /// A memory dump has ended, during which QEMU resumes nothing.
+    pub(super) fn dumped(&self) -> Option<Action> {
+        let is_to_run = self.stopped && !self.paused && self.failed.is_empty();
+        is_to_run.then_some(Action::Execute("cont"))
+    }
+
     /// The VM was reset: no request is held any more, and it resumes unless a pause is requested.
     pub(super) fn reset(&mut self) -> Vec<Action> {
         let Some(reported) = self.clear() else { return Vec::new() };
@@ -190,6 +196,17 @@ impl Stall {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_that_ends_during_a_dump_ends_with_it() {
+        let now = Instant::now();
+        let mut stall = Stall::new(true);
+        assert_eq!(stall.dumped(), None, "paused before and after");
+        assert_eq!(stall.resume(now), [Action::Execute("cont")]);
+        assert_eq!(stall.dumped(), Some(Action::Execute("cont")), "QEMU refused the first");
+        stall.resumed();
+        assert_eq!(stall.dumped(), None);
+    }
 
     fn full(disk: &str) -> DiskFailure {
         DiskFailure { disk: disk.to_owned(), no_space: true, message: "No space left on device".to_owned() }
