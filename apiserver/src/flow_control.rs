@@ -219,6 +219,14 @@ impl FlowControl {
         Ok(LongRunning(Held { control: self.clone(), level, user: user.to_owned() }))
     }
 
+    /// Admits a request of a client of the listener that changes something.
+    ///
+    /// # Errors
+    /// When too many bytes wait for its user.
+    pub fn admit_change(&self, (level, user): (PriorityLevel, &str)) -> Result<(), Rejected> {
+        self.1.admit((level, user)).inspect_err(|Rejected| self.requests(level).rejected += 1)
+    }
+
     /// Counts an answer for a client of the listener, until it has taken it. `is_read` for requests that change nothing.
     ///
     /// # Errors

@@ -125,6 +125,9 @@ async fn serve(
         let response = dispatch(server, target, &served, query, request).await?;
         return Ok(flow_control::keep(permit, connection.as_ref(), response));
     }
+    if origin == Origin::Remote && !is_read {
+        server.flow_control.admit_change((level, &flow))?;
+    }
     let request = body::buffer(request).await?;
     let response = {
         let _seat = server.flow_control.seat(level, &flow).await?;

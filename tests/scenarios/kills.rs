@@ -10,10 +10,14 @@ use crate::{SOON, host_for_guests, power_off};
 
 const LONG: Duration = Duration::from_secs(240);
 const SIGKILL: i32 = 9;
+/// For one boot of the guest, and what is verified.
+const PER_BOOT: Duration = Duration::from_secs(60);
 /// How often a monitor is killed.
-const KILLS: &str = "VIREO_KILL_ROUNDS";
+const KILLS: &str = "VIREO_MONITOR_KILLS";
 /// The most records that are written between two kills.
 const MOST: u64 = 40;
+/// The first block of 64 KiB that is no record's.
+const END: u64 = 8192;
 
 /// Records from a number on, each a block with its number and a checksum, in a cluster of its own, and flushed; beside
 /// them writes that are not flushed.
@@ -30,18 +34,25 @@ const VERIFY: &str = "n=1; while [ $n -le $last ]; do \
 fn nested_no_flushed_record_is_lost_when_a_monitor_is_killed() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let name = "kills of a monitor whose guest flushes";
-    scenario::run(name, || Ok(host_for_guests(scratch.path())?.memory_mib(2048)), both_formats);
+    let deadline = PER_BOOT * (2 * (kills() + 1));
+    let host = || Ok(host_for_guests(scratch.path())?.memory_mib(2048).deadline(deadline));
+    scenario::run(name, host, both_formats);
 }
 
 fn both_formats(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     if monitor == Monitor::Qemu {
         return Ok(());
     }
-    let kills = std::env::var(KILLS).ok().and_then(|kills| kills.parse().ok()).unwrap_or(3);
+    let kills = kills();
     for format in ["raw", "qcow2"] {
         killed(host, monitor, (format, kills))?;
     }
     Ok(())
+}
+
+/// How often a monitor is killed with each format.
+fn kills() -> u32 {
+    std::env::var(KILLS).map_or(3, |kills| kills.parse().expect("VIREO_MONITOR_KILLS is a number"))
 }
 
 fn killed(host: &Host, monitor: Monitor, (format, kills): (&str, u32)) -> Result<(), HostError> {
@@ -64,6 +75,7 @@ fn killed(host: &Host, monitor: Monitor, (format, kills): (&str, u32)) -> Result
         let output = guest.wait(SOON)?;
         assert_eq!(output.status, Status::Signal(SIGKILL));
         last = flushed(&output.stdout).max(wanted - 1);
+        assert!(last < END, "there is room for {END} records: {KILLS} is too large");
         eprintln!("{format}, kill {round}: after {last} records");
         check(host, format)?;
     }

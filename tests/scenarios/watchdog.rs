@@ -45,10 +45,13 @@ fn watched(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostErro
         let mut guest = start(&standalone, host, action)?;
         guest.run("modprobe i6300esb heartbeat=4; echo x >/dev/watchdog", SOON)?;
         let ends = format!("wait --for=jsonpath='{{.status.phase}}'={phase} --timeout=60s vmi/{action}");
+        if phase == "Succeeded" {
+            guest.monitor().wait_for("Power down", LONG)?;
+        }
         standalone.kubectl(&ends, None)?.ok();
         let status = &standalone.json(&format!("get vmi {action}"))?["status"];
-        let expected = if phase == "Failed" { "the guest's watchdog expired" } else { "Succeeded" };
-        assert!(status.to_string().contains(expected), "{status:#}");
+        let expired = status.to_string().contains("the guest's watchdog expired");
+        assert_eq!(expired, phase == "Failed", "{status:#}");
         standalone.kubectl(&format!("delete vmi {action} --timeout=60s"), None)?.ok();
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! tokens that a former one signed are accepted until they end, or until the key does.
 
 use std::fmt;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -170,6 +171,13 @@ impl Keys {
 /// # Errors
 /// When the files cannot be read or written.
 pub fn rotate_key(path: &Path, overlap: Option<Duration>, now: i64) -> Result<(), KeyError> {
+    // Of two replacements at the same time, the second would forget the key of the first.
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let locked = File::open(directory).and_then(|file| file.lock().map(|()| file));
+    let _lock = locked.map_err(|error| KeyError::Read {
+        path: directory.display().to_string(),
+        why: format!("cannot be locked: {error}"),
+    })?;
     let end = overlap.map(|overlap| now.saturating_add_unsigned(overlap.as_secs()));
     let public = URL_SAFE_NO_PAD.encode(read_key(path)?.public_key());
     let mut former = read_former(path)?;

@@ -19,13 +19,10 @@ const CHUNK: usize = 64 << 10;
 
 /// The answers of all levels. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unread(Arc<Mutex<BTreeMap<&'static str, Level>>>);
+pub(super) struct Unread(Arc<Mutex<BTreeMap<&'static str, UserBytes>>>);
 
-#[derive(Debug, Default)]
-struct Level {
-    all: u64,
-    users: BTreeMap<String, u64>,
-}
+/// The bytes that wait for each user of a level.
+type UserBytes = BTreeMap<String, u64>;
 
 /// How many bytes of a level, and of one user of it, may wait.
 fn limits(level: PriorityLevel) -> (u64, u64) {
@@ -37,8 +34,18 @@ fn limits(level: PriorityLevel) -> (u64, u64) {
 }
 
 impl Unread {
-    /// Counts an answer until its client has taken it. Streams have no length, and are counted as requests. Those to requests
-    /// that changed something are counted and never rejected: their clients would repeat them.
+    /// Admits a request that changes something: its answer is never rejected, as the client would repeat the change.
+    ///
+    /// # Errors
+    /// When as much waits for the user as may.
+    pub(super) fn admit(&self, (level, user): (PriorityLevel, &str)) -> Result<(), Rejected> {
+        let levels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_user = levels.get(level.name()).and_then(|users| users.get(user)).copied().unwrap_or(0);
+        if of_user < limits(level).1 { Ok(()) } else { Err(Rejected) }
+    }
+
+    /// Counts an answer until its client has taken it. Streams have no length, and are counted as requests. Answers to changes
+    /// are counted and never rejected: see [`Self::admit`]. In the level, one user counts for that user's part at most.
     ///
     /// # Errors
     /// When too much waits. A user of whom nothing waits gets any answer that the level has space for.
@@ -54,14 +61,14 @@ impl Unread {
         }
         let (most, most_of_user) = limits(level);
         let mut levels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let counted = levels.entry(level.name()).or_default();
-        let of_user = counted.users.get(user).copied().unwrap_or(0);
+        let users = levels.entry(level.name()).or_default();
+        let all = users.values().fold(0_u64, |all, bytes| all.saturating_add((*bytes).min(most_of_user)));
+        let of_user = users.get(user).copied().unwrap_or(0);
         let fits = |before: u64, most: u64| before == 0 || before.saturating_add(bytes) <= most;
-        if is_read && !(fits(counted.all, most) && fits(of_user, most_of_user)) {
+        if is_read && !(fits(all, most) && fits(of_user, most_of_user)) {
             return Err(Rejected);
         }
-        counted.all = counted.all.saturating_add(bytes);
-        counted.users.insert(user.to_owned(), of_user.saturating_add(bytes));
+        users.insert(user.to_owned(), of_user.saturating_add(bytes));
         drop(levels);
         let held = Held { unread: self.clone(), level, user: user.to_owned(), bytes };
         Ok(response.map(|body| Body::new(Answer { body, rest: Bytes::new(), _held: held })))
@@ -70,7 +77,7 @@ impl Unread {
     /// The bytes of a level that wait.
     #[cfg(test)]
     fn of(&self, level: PriorityLevel) -> u64 {
-        self.0.lock().unwrap().get(level.name()).map_or(0, |level| level.all)
+        self.0.lock().unwrap().get(level.name()).map_or(0, |users| users.values().sum())
     }
 }
 
@@ -85,12 +92,11 @@ struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut levels = self.unread.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(level) = levels.get_mut(self.level.name()) else { return };
-        level.all = level.all.saturating_sub(self.bytes);
-        if let Some(of_user) = level.users.get_mut(&self.user) {
+        let Some(users) = levels.get_mut(self.level.name()) else { return };
+        if let Some(of_user) = users.get_mut(&self.user) {
             *of_user = of_user.saturating_sub(self.bytes);
             if *of_user == 0 {
-                level.users.remove(&self.user);
+                users.remove(&self.user);
             }
         }
     }
@@ -181,11 +187,16 @@ mod tests {
         kept.push(unread.count((USERS, "a"), true, answer(PART)).unwrap());
         drop(kept);
         assert_eq!(unread.of(USERS), 0);
-        // Who has changed something learns that.
-        let first = unread.count((USERS, "a"), true, answer(60 << 20)).unwrap();
-        assert!(unread.count((USERS, "a"), true, answer(PART)).is_err());
-        unread.count((USERS, "a"), false, answer(PART)).unwrap();
-        drop(first);
+        // An answer to a change is never rejected, but the next change is, and other users have their part.
+        unread.admit((USERS, "a")).unwrap();
+        let changes: Vec<_> =
+            (0..15).map(|_| unread.count((USERS, "a"), false, answer(PART)).unwrap()).collect();
+        assert!(unread.of(USERS) > limits(USERS).0);
+        assert!(unread.admit((USERS, "a")).is_err());
+        unread.admit((USERS, "b")).unwrap();
+        drop(unread.count((USERS, "b"), true, answer(PART)).unwrap());
+        drop(changes);
+        unread.admit((USERS, "a")).unwrap();
         // One that is larger than a user's part is answered alone.
         let larger = unread.count((USERS, "a"), true, answer(65 << 20)).unwrap();
         assert!(unread.count((USERS, "a"), true, answer(PART)).is_err());

@@ -157,6 +157,11 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
             "Invalid value: \"../a\": must be a relative path without '..'",
         ),
         (
+            seccomp(json!({"localhostProfile": "a//b"})),
+            "seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile",
+            "Invalid value: \"a//b\": must be a relative path without '..'",
+        ),
+        (
             seccomp(json!({"localhostProfile": "a", "runtimeDefaultProfile": true})),
             "seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile",
             "Invalid value: \"a\": must not be set with runtimeDefaultProfile",

@@ -49,15 +49,15 @@ async fn record(
     let vms = Kind::VM.namespaced(&server.client, &key.namespace);
     let before: VirtualMachine = read(vms.get(&key.name).await?)?;
     let mut vm = before.clone();
-    let recorded = if removes {
-        memory_dump::remove(&mut vm)
+    let refused = |rejection| refused(Kind::VM, &key.name, rejection);
+    if removes {
+        memory_dump::remove(&mut vm).map_err(refused)?;
     } else {
         let claim = claim.map(str::to_owned).or_else(|| memory_dump::claim(&before));
         let claim = claim.ok_or_else(|| ApiError::bad_request("claimName: Required value"))?;
+        memory_dump::request(&mut vm, &claim).map_err(refused)?;
         fits(server, &before, &claim).await?;
-        memory_dump::request(&mut vm, &claim)
-    };
-    recorded.map_err(|rejection| refused(Kind::VM, &key.name, rejection))?;
+    }
     write::patch_status(&vms, (&vm.metadata).into(), &json!(before.status), &json!(vm.status)).await?;
     Ok(())
 }
@@ -67,6 +67,9 @@ async fn fits(server: &VirtApi, vm: &VirtualMachine, claim: &str) -> Result<(), 
     let vmi = server.vmi_of(vm).await?.filter(|vmi| vmi.status.phase == "Running");
     let conflict = |message: &str| Err(ApiError::conflict(Kind::VM, &vm.metadata.name, message));
     let Some(vmi) = vmi else { return conflict("VMI is not running") };
+    if memory_dump::is_left(&vmi, claim) {
+        return conflict("the last memory dump is still being unmounted: try again");
+    }
     let claims = Kind::CLAIM.namespaced(&server.client, &vm.metadata.namespace);
     let Some(found) = claims.get_opt(claim).await? else {
         return Err(ApiError::not_found(format!("persistentvolumeclaims {claim:?} not found")));

@@ -70,7 +70,7 @@ pub fn claim(vm: &VirtualMachine) -> Option<String> {
     read(&vm.status).map(|request| request.claim_name)
 }
 
-/// `memorydump`: writes down what the controller is to do.
+/// `memorydump`: records the request in the status of the VM.
 ///
 /// # Errors
 /// When another request is under way, or the VM's memory is dumped to another claim.
@@ -99,7 +99,7 @@ pub fn request(vm: &mut VirtualMachine, claim: &str) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// `removememorydump`: the same.
+/// `removememorydump`: records in the status that the association is to be removed.
 ///
 /// # Errors
 /// When there is no association, or it is being removed.
@@ -198,6 +198,16 @@ pub(super) fn change(
     let in_template = in_template.filter(|wanted| template.is_some_and(|spec| differs(spec, *wanted)));
     let in_vmi = Some(in_vmi).filter(|wanted| instance.is_some_and(|one| differs(&one.spec, *wanted)));
     (in_template.is_some() || in_vmi.is_some()).then_some(DumpVolume { claim, in_template, in_vmi })
+}
+
+/// Whether a VMI still has an earlier dump to a claim: another one cannot be told from it.
+pub fn is_left(instance: &VirtualMachineInstance, claim: &str) -> bool {
+    let is_shown = instance
+        .status
+        .volume_status
+        .iter()
+        .any(|shown| shown.name == claim && shown.memory_dump_volume.is_some());
+    is_shown || has(&instance.spec, claim)
 }
 
 fn has(spec: &VirtualMachineInstanceSpec, claim: &str) -> bool {

@@ -133,13 +133,17 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    /// Adds the volume of a memory dump, or removes it. A dump whose volume is refused has failed.
+    /// Adds the volume of a memory dump, or removes it. A dump whose volume is not to be had has failed.
     async fn set_dump_volume(&self, volume: &DumpVolume) -> Result<(), ReconcileError> {
         let DumpVolume { claim, in_template, in_vmi } = volume;
         let is_wanted = in_vmi.or(*in_template).unwrap_or_default();
         let change =
             |object: &mut Value, pointer: &str| memory_dump::set_volume(object, pointer, claim, is_wanted);
         let changed = self.change_volumes((in_template.is_some(), in_vmi.is_some()), change).await;
+        if !is_wanted {
+            // What it is removed after stays so.
+            return changed;
+        }
         let Some(refused) = refusal(changed)? else { return Ok(()) };
         let mut after = self.status.clone();
         memory_dump::fail(&mut after, &refused, jiff::Timestamp::now());

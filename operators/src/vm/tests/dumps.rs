@@ -96,7 +96,9 @@ fn a_dump_that_fails_says_why() {
         (Some("Failed"), Some("no space"))
     );
     assert_eq!(world.has_dump(), (true, false));
+    assert!(memory_dump::is_left(world.instance.as_ref().unwrap(), "dumps"));
     world.shows(None, "");
+    assert!(!memory_dump::is_left(world.instance.as_ref().unwrap(), "dumps"));
     memory_dump::request(&mut world.vm, "dumps").unwrap();
     world.settle();
     assert_eq!((world.dump("phase").as_deref(), world.dump("message")), (Some("InProgress"), None));
