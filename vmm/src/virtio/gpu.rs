@@ -249,7 +249,7 @@ impl Lane for Gpu {
 /// For fuzzing: hands `run` what carries out a request with room for its answer; a viewer looks after each.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(memory: &GuestMemory, run: impl FnOnce(Box<dyn FnMut(Segments, Segments) + '_>)) {
-    let (mut gpu, source) = Gpu::new(None).expect("an eventfd");
+    let (gpu, source) = Gpu::new(None).expect("an eventfd");
     let mut canvas = crate::display::Canvas::default();
     run(Box::new(move |request, answer| {
         let written = gpu.execute(memory, request, &answer);
