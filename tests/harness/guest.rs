@@ -377,6 +377,11 @@ impl<'h> Guest<'h> {
         &mut self.process
     }
 
+    /// All that its console and its monitor printed so far.
+    pub fn output(&self) -> String {
+        self.process.stdout()
+    }
+
     /// Waits for the monitor's end.
     pub fn wait(&mut self, deadline: Duration) -> Result<Output, HostError> {
         self.process.wait(deadline)

@@ -168,6 +168,14 @@ impl Host {
         format!("{}/{name}", self.places.work)
     }
 
+    /// Ends it at once, as a power cut does: what it has not written to its disk is lost. Its commands end.
+    pub fn cut_power(&self) {
+        let mut qemu = self.qemu.lock().unwrap_or_else(PoisonError::into_inner);
+        // Both fail only where it is gone already.
+        let _ = qemu.kill();
+        let _ = qemu.wait();
+    }
+
     pub(crate) fn link(&self) -> Arc<Link> {
         Arc::clone(&self.link)
     }
@@ -190,12 +198,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop_watchdog = None;
-        {
-            let mut qemu = self.qemu.lock().unwrap_or_else(PoisonError::into_inner);
-            // Both fail only where it is gone already.
-            let _ = qemu.kill();
-            let _ = qemu.wait();
-        }
+        self.cut_power();
         for thread in self.threads.drain(..) {
             // A panic there was printed when it happened.
             let _ = thread.join();

@@ -24,20 +24,39 @@ pub fn run(
     host: impl Fn() -> Result<HostBuilder, HostError>,
     load: impl Fn(&Host, Monitor) -> Result<(), HostError>,
 ) {
-    if std::env::var_os("VIREO_MONITOR").is_some_and(|monitor| monitor == "qemu") {
-        eprintln!("nested: VIREO_MONITOR=qemu: {name} does not test our monitor");
+    if tests_qemu(name) {
         let host = host()
             .and_then(HostBuilder::start)
             .unwrap_or_else(|error| panic!("{name}: {}", reported(&error)));
         return load(&host, Monitor::Qemu).unwrap_or_else(|error| panic!("{name}: {}", reported(&error)));
     }
-    let attempt = || {
+    twice(name, || {
         let host = host()?.start()?;
-        load(&host, Monitor::Vmm).inspect_err(|error| {
-            assert!(!lacks_a_program(error), "{name}: {}", reported(error));
-            control(name, &host, error, &load);
-        })
-    };
+        load(&host, Monitor::Vmm).inspect_err(|error| control(name, error, || load(&host, Monitor::Qemu)))
+    });
+}
+
+/// As [`run`], for a load that starts its hosts itself: the control runs in fresh ones.
+///
+/// # Panics
+/// If the scenario fails.
+pub fn run_in_hosts(name: &str, load: impl Fn(Monitor) -> Result<(), HostError>) {
+    if tests_qemu(name) {
+        return load(Monitor::Qemu).unwrap_or_else(|error| panic!("{name}: {}", reported(&error)));
+    }
+    twice(name, || load(Monitor::Vmm).inspect_err(|error| control(name, error, || load(Monitor::Qemu))));
+}
+
+/// Whether a scenario is to check itself.
+fn tests_qemu(name: &str) -> bool {
+    let qemu = std::env::var_os("VIREO_MONITOR").is_some_and(|monitor| monitor == "qemu");
+    if qemu {
+        eprintln!("nested: VIREO_MONITOR=qemu: {name} does not test our monitor");
+    }
+    qemu
+}
+
+fn twice(name: &str, attempt: impl Fn() -> Result<(), HostError>) {
     let Err(first) = attempt() else { return };
     note(&format!("NESTED RETRY 1/1 {name}: {}", reported(&first)));
     if let Err(second) = attempt() {
@@ -54,19 +73,16 @@ fn lacks_a_program(error: &HostError) -> bool {
     matches!(error, HostError::Ended { status: Status::NotStarted(_), .. })
 }
 
-fn control(
-    name: &str,
-    host: &Host,
-    error: &HostError,
-    load: impl Fn(&Host, Monitor) -> Result<(), HostError>,
-) {
-    let here = || load(host, Monitor::Qemu).map_err(|error| reported(&error));
+/// Runs the load under QEMU, and says what that means for a failure under ours.
+fn control(name: &str, error: &HostError, load: impl Fn() -> Result<(), HostError>) {
+    assert!(!lacks_a_program(error), "{name}: {}", reported(error));
+    let here = || load().map_err(|error| reported(&error));
     let verdict = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(here)) {
         Ok(Ok(())) => "passes: the fault is likely ours".to_owned(),
         Ok(Err(error)) => format!("fails too ({error}): the fault is likely the emulation's"),
         Err(_) => "gives a wrong answer: the scenario itself may be at fault".to_owned(),
     };
-    note(&format!("NESTED CONTROL {name}: vmm: {}; qemu in the same host {verdict}", reported(error)));
+    note(&format!("NESTED CONTROL {name}: vmm: {}; under QEMU it {verdict}", reported(error)));
 }
 
 /// Prints the line and keeps it, so that a passing run still shows how often it had to try again.

@@ -30,6 +30,7 @@ pub struct HostBuilder {
     tap: Option<String>,
     own_network: bool,
     spare_device: bool,
+    disk: Option<PathBuf>,
 }
 
 impl HostBuilder {
@@ -45,6 +46,7 @@ impl HostBuilder {
             tap: None,
             own_network: true,
             spare_device: false,
+            disk: None,
         }
     }
 
@@ -126,6 +128,13 @@ impl HostBuilder {
         self
     }
 
+    /// A raw image that the host has as `/dev/vdb` and that outlives it. Default: none.
+    #[must_use]
+    pub fn disk(mut self, image: impl Into<PathBuf>) -> Self {
+        self.disk = Some(image.into());
+        self
+    }
+
     /// Boots it; returns when it takes commands.
     pub fn start(self) -> Result<Host, HostError> {
         let image = Image::get()?;
@@ -201,6 +210,10 @@ fn qemu(wanted: &HostBuilder, image: &Image, scratch: &Path, output: &Path) -> C
     command.arg("-append").arg(format!("{COMMAND_LINE}{}", if wanted.spare_device { IOMMU } else { "" }));
     let root = format!("if=none,id=root,format=raw,read-only=on,file={}", image.root().display());
     command.arg("-drive").arg(root).args(["-device", "virtio-blk-pci,drive=root"]);
+    if let Some(disk) = &wanted.disk {
+        let disk = format!("if=none,id=disk,format=raw,file={}", disk.display());
+        command.arg("-drive").arg(disk).args(["-device", "virtio-blk-pci,drive=disk"]);
+    }
     command.arg("-virtfs").arg(share("in", &scratch.join("in"), ",readonly=on"));
     command.arg("-virtfs").arg(share("out", output, ""));
     command.args(["-device", "virtio-serial-pci", "-chardev", "stdio,id=agent,signal=off"]);
