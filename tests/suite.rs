@@ -35,6 +35,7 @@ mod scenarios {
     mod limits;
     pub(crate) mod looking;
     mod many_disks;
+    pub(crate) mod media;
     mod memory_dump;
     mod metrics;
     mod native;

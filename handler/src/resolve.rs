@@ -77,7 +77,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         hotplug: vm.hotplug(),
         hotplug_field: vm
             .hotpluggable_disks()
-            .next()
+            .find(|disk| disk.is_hotpluggable())
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
         memory_balloon: vm.has_balloon(),

@@ -1,6 +1,7 @@
 //! From a launch message and its open files to the monitor's VM: the single translation.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{
@@ -36,9 +37,9 @@ enum PlanError {
         #[source]
         source: DiskError,
     },
-    /// Only QEMU has CD drives without a medium.
-    #[error("the monitor has no empty drive such as {name}")]
-    EmptyDrive {
+    /// Only a CD-ROM drive can be without a medium.
+    #[error("the disk {name} has no image")]
+    NoImage {
         /// The disk's name.
         name: String,
         /// The manifest's field.
@@ -57,7 +58,7 @@ impl PlanError {
         let field = match self {
             Self::Memory(_) => &fields.memory,
             Self::NothingToStart => &fields.firmware,
-            Self::Disk { field, .. } | Self::EmptyDrive { field, .. } => field,
+            Self::Disk { field, .. } | Self::NoImage { field, .. } => field,
             Self::TooManyDevices(_) | Self::Vsock(_) => &fields.devices,
         };
         fault_at(Code::Unsupported, field, chain(self))
@@ -151,12 +152,13 @@ fn port(port: AgentPort) -> Port {
 }
 
 fn disk(launch: &Launch, wanted: &Disk, files: Option<DiskFiles>) -> Result<MonitorDisk, PlanError> {
-    let empty = || PlanError::EmptyDrive { name: wanted.name.clone(), field: wanted.field.clone() };
-    let DiskFiles { image, backing } = files.ok_or_else(empty)?;
-    let image = match &wanted.source {
-        DiskSource::Raw(_) => DiskImage::Raw(image),
-        DiskSource::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
-        DiskSource::NoMedium => return Err(empty()),
+    let image = match (&wanted.source, files) {
+        (DiskSource::Raw(_), Some(DiskFiles { image, .. })) => DiskImage::Raw(image),
+        (DiskSource::Qcow2 { .. }, Some(DiskFiles { image, backing })) => DiskImage::Qcow2 { image, backing },
+        (DiskSource::NoMedium, _) if wanted.is_cdrom() => DiskImage::Drive(Arc::default()),
+        (DiskSource::Raw(_) | DiskSource::Qcow2 { .. } | DiskSource::NoMedium, _) => {
+            return Err(PlanError::NoImage { name: wanted.name.clone(), field: wanted.field.clone() });
+        }
     };
     let disk = MonitorDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
         name: wanted.name.clone(),
@@ -214,6 +216,9 @@ mod tests {
             ..launch.disks[0].clone()
         });
         launch.disks.push(Disk { bus: DiskBus::Sata, ..launch.disks[0].clone() });
+        let empty =
+            Disk { device: DiskDevice::CdRom, source: DiskSource::NoMedium, ..launch.disks[2].clone() };
+        launch.disks.push(empty);
         launch.disks.push(Disk { bus: DiskBus::Scsi, device: DiskDevice::CdRom, ..launch.disks[0].clone() });
         let config = vm_config(&launch, host(&launch)).unwrap();
         // The VM's parts are private to the monitor; what it prints shows that they arrived.
@@ -223,6 +228,8 @@ mod tests {
             "Raw",
             "attachment: Virtio",
             "attachment: Sata(Disk)",
+            "Drive(CdDrive",
+            "attachment: Sata(CdRom)",
             "attachment: Scsi(CdRom)",
             "read_only: true",
             "write_through: true",
@@ -246,7 +253,8 @@ mod tests {
     #[test]
     fn what_only_the_monitor_knows_is_refused_by_field() {
         type Change = fn(&mut Launch);
-        let table: [(Change, &str); 4] = [
+        let table: [(Change, &str); 5] = [
+            (|l| l.disks[0].source = DiskSource::NoMedium, "spec.domain.devices.disks[0].disk.bus"),
             (|l| l.memory_bytes = 1, "memory"),
             (|l| l.boot = BootSource::Bios { use_serial: false }, "firmware"),
             (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus"),

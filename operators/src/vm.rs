@@ -4,6 +4,7 @@ mod backoff;
 mod conditions;
 pub mod controller;
 mod decide;
+mod declared;
 mod instance;
 mod life;
 pub mod memory_dump;
@@ -16,18 +17,21 @@ mod volume_patch;
 pub mod volumes;
 
 pub use decide::{Action, Decision, Observed, decide};
+pub use declared::{VolumeChange, mark_ephemeral};
 pub use instance::{Revision, Start};
 pub use provision::Provision;
 pub use requests::{
     Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
 };
 pub use strategy::{RunStrategy, StrategyError};
-pub use volume_patch::{plug, with_volumes};
+pub use volume_patch::{plug, set_volumes, with_volumes};
 
 /// Keeps a `VirtualMachine` until its instance is gone, and an instance until its end was counted.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 /// Of an instance: the generation of the `VirtualMachine` it was made from.
 pub const GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
+/// Of an instance: the names of the volumes that were plugged into it alone, separated by commas.
+pub const EPHEMERAL_ANNOTATION: &str = "kubevirt.io/ephemeral-hotplug-volumes";
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,12 @@
-//! VMIs over the disk of a claim, which none of them writes to.
+//! VMIs over the disk of a claim, which none of them writes to. One of them has a CD-ROM drive, too, whose media are changed.
 
 use vireo_tests::guest::{Guest, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
+use crate::scenarios::media::{DRIVE, change_media};
 use crate::scenarios::node::manifest;
-use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo};
+use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_of};
 
 #[test]
 fn guests_share_a_claim_and_keep_nothing_on_qemu_here() -> Result<(), HostError> {
@@ -30,10 +31,10 @@ fn nested_guests_share_a_claim_and_keep_nothing_on_native() {
 /// Starts a guest with a layer over the claim.
 fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<Guest<'h>, HostError> {
     let disk = "      - {name: data, serial: D4TA, disk: {bus: virtio}}\n      interfaces:\n";
-    let vmi = manifest(host, name).replace("      interfaces:\n", disk)
+    let vmi = manifest(host, name).replace("      interfaces:\n", &format!("{DRIVE}{disk}"))
         + "  - {name: data, ephemeral: {persistentVolumeClaim: {claimName: data}}}\n";
-    standalone.kubectl("apply -f -", Some(&vmi))?.ok();
-    standalone.becomes_ready(&format!("vmi/{name}"))?;
+    standalone.kubectl("apply -f -", Some(&vm_of(&vmi, name, "Always")))?.ok();
+    standalone.becomes_ready(&format!("vm/{name}"))?;
     let mut guest = standalone.console(name)?;
     guest.ready()?;
     Ok(guest)
@@ -59,12 +60,15 @@ fn share_a_claim(host: &Host, hypervisor: &'static str) -> Result<(), HostError>
     assert_eq!(read(&mut guests[0])?, "mine", "each has a layer of its own");
     let kept = host.shell(&format!("head -c 4 {claim}")).run()?.ok();
     assert_eq!(kept, "base", "no guest writes to the claim");
+    let conditions = standalone.json("get vmi one")?["status"]["conditions"].to_string();
+    assert!(conditions.contains(&format!("\"{hypervisor}\"")), "not on {hypervisor}: {conditions}");
+    change_media(&standalone, "one", &mut guests[0])?;
     let held = standalone.kubectl("delete pvc data --wait=false", None)?;
     held.ok();
-    standalone.kubectl("delete vmi one --timeout=90s", None)?.ok();
+    standalone.kubectl("delete vm one --timeout=90s", None)?.ok();
     drop(guests);
     assert!(standalone.kubectl("get pvc data", None)?.ok().contains("Terminating"), "it is in use");
-    standalone.kubectl("delete vmi two --timeout=90s", None)?.ok();
+    standalone.kubectl("delete vm two --timeout=90s", None)?.ok();
     standalone.kubectl("wait --for=delete --timeout=60s pvc/data", None)?.ok();
     Ok(())
 }

@@ -8,6 +8,7 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
 
 use crate::SOON;
+use crate::scenarios::media::{DRIVE, change_media};
 use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
@@ -27,7 +28,8 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
         standalone.kubectl("apply -f -", Some(&claim))?.ok();
     }
     standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
-    let vm = vm_of(&manifest(&host, "web"), "web", "Halted");
+    let vmi = manifest(&host, "web").replace("      interfaces:\n", &format!("{DRIVE}      interfaces:\n"));
+    let vm = vm_of(&vmi, "web", "Halted");
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
     refused(&standalone, "addvolume web --volume-name=data", "not found")?;
     standalone.virtctl("start web")?.ok();
@@ -49,6 +51,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     }
     standalone.virtctl("addvolume web --volume-name=data --dry-run")?.ok();
     assert_eq!(plugged(&standalone, "web")?, Vec::<String>::new());
+    change_media(&standalone, "web", &mut guest)?;
 
     let reported = standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
     assert_eq!(reported, "Successfully submitted add volume request to VM web for volume data\n");

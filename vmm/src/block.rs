@@ -5,6 +5,7 @@ pub(crate) mod engine;
 mod format;
 mod held;
 mod raw;
+mod removable;
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
@@ -89,27 +90,43 @@ pub(crate) fn files(disk: &Disk) -> io::Result<Vec<File>> {
         DiskImage::Qcow2 { image, backing } => {
             [Some(image), backing.as_ref()].into_iter().flatten().map(File::try_clone).collect()
         }
+        DiskImage::Drive(_) => Ok(Vec::new()),
     }
 }
 
 /// Opens the image of a disk on file descriptors of its own.
 pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
     let direct = disk.is_direct();
-    if direct && let DiskImage::Raw(file) | DiskImage::Qcow2 { image: file, .. } = disk.image() {
-        let flags = rustix::fs::fcntl_getfl(file).map_err(|errno| ImageError::Direct(errno.into()))?;
-        rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)
-            .map_err(|errno| ImageError::Direct(errno.into()))?;
-    }
     let backend: Box<dyn Backend> = match disk.image() {
-        DiskImage::Raw(file) if direct => Box::new(format::Formatted::open_direct(file, read_only)?),
-        DiskImage::Raw(file) => Box::new(raw::Raw::open(file)?),
+        DiskImage::Raw(file) => open_raw(file, (read_only, direct))?,
         DiskImage::Qcow2 { image, backing } => {
+            if direct {
+                bypass_cache(image)?;
+            }
             Box::new(format::Formatted::open_qcow2(image, backing.as_ref(), (read_only, direct))?)
         }
+        DiskImage::Drive(drive) => Box::new(removable::Removable(drive.clone())),
     };
     let stall = disk.stall().clone();
     let backend = Box::new(held::Held { backend, policy: disk.answers_errors_by(), stall, is_patient: true });
     Ok(Box::new(counted::Counted { backend, counters: disk.counters().clone() }))
+}
+
+/// Opens a raw image on a file descriptor of its own, whether it is read-only and bypasses the page cache.
+pub(crate) fn open_raw(
+    file: &File,
+    (read_only, direct): (bool, bool),
+) -> Result<Box<dyn Backend>, ImageError> {
+    if !direct {
+        return Ok(Box::new(raw::Raw::open(file)?));
+    }
+    bypass_cache(file)?;
+    Ok(Box::new(format::Formatted::open_direct(file, read_only)?))
+}
+
+fn bypass_cache(file: &File) -> Result<(), ImageError> {
+    let flags = rustix::fs::fcntl_getfl(file).map_err(|errno| ImageError::Direct(errno.into()))?;
+    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).map_err(|errno| ImageError::Direct(errno.into()))
 }
 
 /// Whether everything that was written has reached stable storage: what the kernel could not write it drops from its

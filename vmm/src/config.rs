@@ -6,6 +6,7 @@
 
 mod balloon;
 mod boot;
+mod cd_drive;
 mod clock;
 mod counters;
 mod disk;
@@ -25,6 +26,7 @@ mod watchdog;
 pub(crate) use balloon::BALLOON_PAGE;
 pub use balloon::{Balloon, MemoryStatistics};
 pub use boot::{Boot, Firmware, KernelBoot};
+pub use cd_drive::{CdDrive, MediumLocked};
 pub(crate) use clock::ClockOffset;
 pub use counters::{DiskCounters, Operations};
 pub use disk::{Attachment, Disk, DiskError, DiskImage, DiskSerial, MAX_DISK_QUEUES};

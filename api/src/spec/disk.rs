@@ -45,7 +45,12 @@ impl Disk {
 
     /// Whether it is attached once the VM runs and can be detached.
     pub fn is_hotpluggable(&self) -> bool {
-        self.config.source.is_hotpluggable()
+        self.config.source.is_hotpluggable() && !self.config.is_cdrom()
+    }
+
+    /// Whether it is a CD-ROM drive that is empty at the start, whose medium is inserted once the VM runs and can be ejected.
+    pub fn has_hotpluggable_medium(&self) -> bool {
+        self.config.source.is_hotpluggable() && self.config.is_cdrom()
     }
 
     /// The field of the volume, `spec.volumes[0].containerDisk`; that of the drive if there is none.
@@ -157,7 +162,10 @@ pub(super) fn read(
             let address = target.map(|target| target.pci_address.as_str()).unwrap_or_default();
             let matches_volume = tuning.block_size == BlockSize::Volume;
             let more = (address, tuning.dedicated_io_thread, matches_volume);
-            validate_hotplug((bus, &bus_field), device, (order, &at), more, (devices, found));
+            match device {
+                DiskDevice::Disk => validate_hotplug((bus, &bus_field), (order, &at), more, (devices, found)),
+                DiskDevice::CdRom => {}
+            }
         }
         let config = vmconfig::Disk {
             name: disk.name,
@@ -181,17 +189,14 @@ pub(super) fn read(
     disks
 }
 
-/// What can be attached to a VM that runs.
+/// What can be attached to a VM that runs. A drive for a medium is there from the start.
 fn validate_hotplug(
     (bus, bus_field): (DiskBus, &Field),
-    device: DiskDevice,
     (order, at): (Option<u32>, &Field),
     (address, has_thread, matches_volume): (&str, bool, bool),
     (devices, found): (&v1::Devices, &mut Findings),
 ) {
-    if device == DiskDevice::CdRom {
-        found.invalid(&at.at("cdrom"), "a CD-ROM cannot be plugged in: use disk");
-    } else if !matches!(bus, DiskBus::Scsi | DiskBus::Virtio) {
+    if !matches!(bus, DiskBus::Scsi | DiskBus::Virtio) {
         found.invalid(bus_field, "a volume that is hotpluggable needs the bus scsi or virtio");
     }
     if order.is_some() {

@@ -129,14 +129,14 @@ impl Vm {
         self.memory_dump.as_ref()
     }
 
-    /// Those of [`Self::disks`] that are there from the start.
+    /// Those of [`Self::disks`] that are there from the start, CD-ROM drives without a hotpluggable medium.
     pub fn fixed_disks(&self) -> impl Iterator<Item = &Disk> {
         self.disks.iter().filter(|disk| !disk.is_hotpluggable())
     }
 
-    /// Those of [`Self::disks`] that are attached once it runs.
+    /// Those of [`Self::disks`] whose volumes are attached once it runs, as disks or as media of CD-ROM drives.
     pub fn hotpluggable_disks(&self) -> impl Iterator<Item = &Disk> {
-        self.disks.iter().filter(|disk| disk.is_hotpluggable())
+        self.disks.iter().filter(|disk| disk.source().is_hotpluggable())
     }
 
     /// Whether an image of it is in a registry.

@@ -296,13 +296,17 @@ fn volumes_that_are_plugged_in() {
         assert_eq!(names(accepted.hotpluggable_disks().collect()), ["data"]);
         assert_eq!((accepted.fixed_disks().count(), accepted.hotplug()), (0, true));
     }
+    let drive = json!({"cdrom": {"bus": "sata"}, "bootOrder": 1});
+    let drive = with_spec(hotpluggable(drive, json!({"disableHotplug": true}))).expect("a medium");
+    let count = (drive.fixed_disks().count(), drive.hotpluggable_disks().count());
+    assert_eq!(count, (1, 1), "the drive is there from the start, its medium is not");
+    assert!(drive.disks()[0].has_hotpluggable_medium() && !drive.disks()[0].is_hotpluggable());
     let scsi = json!({"disk": {"bus": "scsi"}});
     each_is_refused(
         with_spec,
         "spec.domain.devices.",
         vec![
             (hotpluggable(json!({"disk": {"bus": "sata"}}), json!({})), "disks[0].disk.bus", Invalid),
-            (hotpluggable(json!({"cdrom": {"bus": "sata"}}), json!({})), "disks[0].cdrom", Invalid),
             (
                 hotpluggable(json!({"disk": {"bus": "scsi"}, "bootOrder": 1}), json!({})),
                 "disks[0].bootOrder",

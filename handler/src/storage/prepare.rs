@@ -246,7 +246,7 @@ pub async fn find_claims(vm: &Vm, claims: &Claims, jobs: &Jobs) -> Result<(), St
     let (vm, claims) = (vm.clone(), claims.clone());
     let namespace = vm.identity().namespace().to_owned();
     let find = move |_: &JobContext| {
-        for disk in vm.fixed_disks() {
+        for disk in vm.fixed_disks().filter(|disk| !disk.has_hotpluggable_medium()) {
             if let VolumeSource::PersistentVolumeClaim { name, .. }
             | VolumeSource::Ephemeral { claim: name } = disk.source()
             {
@@ -271,7 +271,10 @@ fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf,
 pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, StorageError> {
     let mut steps = Vec::new();
     for disk in vm.fixed_disks() {
-        steps.push(step(vm, disk, places, jobs).await?);
+        steps.push(match disk.has_hotpluggable_medium() {
+            true => Step::NoMedium,
+            false => step(vm, disk, places, jobs).await?,
+        });
     }
     let kernel = match vm.firmware().boot() {
         BootSource::Kernel(boot) => Some(kernel(vm, boot, places, jobs).await?),

@@ -4,8 +4,7 @@ use vireo_vmm::config::{DiskSerial, MemorySize, SATA_PORTS, VmConfig};
 use crate::fault::{Code, fault_at};
 use crate::launch::{Disk, HypervisorChoice, Kind, Launch};
 use vireo_vmconfig::{
-    BlockSize, BootSource, CpuModel, DeviceRequest, DiskBus, DiskSource, ExtraDevice, IoThreads, NicModel,
-    Video,
+    BlockSize, BootSource, CpuModel, DeviceRequest, DiskBus, ExtraDevice, IoThreads, NicModel, Video,
 };
 
 /// What this node can do.
@@ -166,9 +165,6 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
             (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => {}
         }
         requirements.extend(tuning(disk));
-        if disk.source == DiskSource::NoMedium {
-            requirements.push(Requirement::new(&disk.field, "an empty CD drive"));
-        }
         if DiskSerial::new(&disk.serial).is_err() {
             requirements.push(Requirement::new(&disk.field, "a serial number of more than 20 bytes"));
         }

@@ -7,6 +7,7 @@ mod command_loop;
 mod desired;
 mod disk_growth;
 mod display;
+mod media;
 mod serial_input;
 mod stall;
 mod stats;
@@ -66,6 +67,7 @@ async fn start_vm(
     let display = display::open(&launch)?;
     let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
     let growths = config.disk_growths();
+    let media = media::Media::of(&launch, &config);
     let (counters, balloon) = (config.disk_counters(), (launch.memory_bytes, config.balloon()));
     let names = launch.disks.iter().map(|disk| disk.name.clone()).collect();
     let (stalls, failures) = stall::listen(config.disk_stalls(), names);
@@ -76,7 +78,7 @@ async fn start_vm(
         // The receiver exists until this function returns.
         let _ = end.events.send(Event::Paused);
     }
-    let events = end.events.clone();
+    let (events, media_events) = (end.events.clone(), end.events.clone());
     let command_loop = command_loop::CommandLoop {
         desired: desired.clone(),
         events: end.events.clone(),
@@ -100,6 +102,7 @@ async fn start_vm(
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the VM's thread died")))?;
     tokio::spawn(disk_growth::watch(growths, controls.clone()));
     tokio::spawn(command_loop.run(end.commands, failures, end.dumps));
+    tokio::spawn(media.serve(end.hotplugs, media_events));
     tokio::spawn(serial_input::forward(port.input, controls));
     tokio::spawn(stats::serve(end.stats_requests, counters, balloon));
     Ok(owner)

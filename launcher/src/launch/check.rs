@@ -153,15 +153,16 @@ pub fn disk_to_attach(request: wire::AttachVolumeRequest) -> Result<Disk, Launch
     let checked = convert::disk(&mut problems, "disk", request.disk.unwrap_or_default());
     match checked.filter(|_| problems.is_empty()) {
         Some(disk) if is_hotpluggable(&disk) => Ok(disk),
-        Some(_) => Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is attached".to_owned()])),
+        Some(_) => Err(LaunchError(vec![
+            "disk: only a raw one on scsi or virtio, or in a CD-ROM drive, is attached".to_owned(),
+        ])),
         None => Err(LaunchError(problems.into_texts())),
     }
 }
 
 fn is_hotpluggable(disk: &Disk) -> bool {
     matches!(disk.source, DiskSource::Raw(_))
-        && matches!(disk.bus, DiskBus::Scsi | DiskBus::Virtio)
-        && !disk.is_cdrom()
+        && (matches!(disk.bus, DiskBus::Scsi | DiskBus::Virtio) || disk.is_cdrom())
 }
 
 fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {

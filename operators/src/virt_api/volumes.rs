@@ -74,7 +74,9 @@ async fn record(
     let refused = |rejection| refused(*kind, &key.name, rejection);
     if *kind == Kind::VMI {
         let vmi: VirtualMachineInstance = read(object.clone())?;
-        vm::volumes::plugs(&vmi).and_then(|()| vm::volumes::fits(request, &vmi.spec)).map_err(refused)?;
+        vm::volumes::plugs(&vmi, request)
+            .and_then(|()| vm::volumes::fits(request, &vmi.spec))
+            .map_err(refused)?;
         return patch(&api, &vmi.metadata, &object, ("/spec", request), is_dry).await;
     }
     let before: VirtualMachine = read(object.clone())?;
@@ -101,6 +103,9 @@ async fn patch(
     let before = json!(object);
     let mut after = before.clone();
     vm::plug(&mut after, path, request);
+    if path == "/spec" && after != before {
+        vm::mark_ephemeral(&mut after, request);
+    }
     if let Some(patch) = write::merge_diff(&before, &after) {
         match is_dry {
             true => write::dry_run(api, version.into(), patch).await?,

@@ -6,6 +6,7 @@ use vireo_api::v1::{
 };
 
 use super::conditions::{Own, conditions};
+use super::declared::{self, VolumeChange};
 use super::instance::{Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::memory_dump::DumpVolume;
@@ -49,6 +50,8 @@ pub enum Action {
     CreateVmi(Box<Start>),
     /// Apply a volume request to the template and the VMI, by [`super::volumes::apply`].
     ApplyVolumes(Box<VolumeRequest>),
+    /// Change the hotpluggable volumes of the VMI to those of the template.
+    SyncVolumes(Box<VolumeChange>),
     /// Add the volume of a memory dump to the template or the VMI, or remove it.
     ApplyMemoryDump(DumpVolume),
     /// Delete the VMI.
@@ -105,7 +108,7 @@ pub fn decide(observed: Observed<'_>) -> Decision {
     };
     let (action, failure) =
         outcome.unwrap_or_else(|error: DecideError| (Action::Wait, Some(error.to_string())));
-    let changed = revision.is_some_and(|revision| is_outdated(vm, revision));
+    let changed = revision.is_some_and(|revision| is_outdated(vm, revision)) || waits_for_restart(&observed);
     let is_refused = failure.is_some();
     let own = Own { failure, restart_required: changed && !life.is_over() };
     status.conditions = conditions(&vm.status.conditions, instance, &own, now);
@@ -123,10 +126,25 @@ pub fn decide(observed: Observed<'_>) -> Decision {
         status.run_strategy = Some(strategy.as_str().to_owned());
     }
     let requeue_at = backoff::waits_until(status.start_failure.as_ref(), now).filter(|_| {
-        matches!(action, Action::Wait | Action::ApplyVolumes(_) | Action::CreateDataVolumes(_))
-            && life == Life::Absent
+        matches!(
+            action,
+            Action::Wait | Action::ApplyVolumes(_) | Action::SyncVolumes(_) | Action::CreateDataVolumes(_)
+        ) && life == Life::Absent
     });
     Decision { status, action, requeue_at }
+}
+
+/// Whether a volume is plugged in by a restart alone.
+fn waits_for_restart(observed: &Observed<'_>) -> bool {
+    template(observed).is_some_and(|template| declared::change(&template.spec, observed.instance).1)
+}
+
+/// The template, with what instance type and preference add to it.
+fn template<'a>(observed: &Observed<'a>) -> Option<&'a VirtualMachineInstanceTemplateSpec> {
+    match observed.expanded {
+        Some(expanded) => expanded.ok(),
+        None => observed.vm.spec.template.as_ref(),
+    }
 }
 
 /// Deletion of a VM deletes its VMI first, unless the VMI is to be orphaned.
@@ -168,8 +186,13 @@ fn provisioned(
 fn apply_volumes(action: Action, observed: &Observed<'_>, status: &VirtualMachineStatus) -> Action {
     match (action, status.volume_requests.first()) {
         (Action::Wait, Some(request)) => Action::ApplyVolumes(Box::new(request.clone())),
-        (Action::Wait, None) => memory_dump::change(status, observed.vm, observed.instance)
-            .map_or(Action::Wait, Action::ApplyMemoryDump),
+        (Action::Wait, None) => {
+            let dump = memory_dump::change(status, observed.vm, observed.instance);
+            let declared = || declared::change(&template(observed)?.spec, observed.instance).0;
+            dump.map(Action::ApplyMemoryDump)
+                .or_else(|| declared().map(|change| Action::SyncVolumes(Box::new(change))))
+                .unwrap_or(Action::Wait)
+        }
         (action, _) => action,
     }
 }

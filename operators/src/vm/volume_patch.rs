@@ -7,11 +7,16 @@ use super::volumes::apply;
 
 /// Applies a request to the spec at `pointer` in an object.
 pub fn plug(object: &mut Value, pointer: &str, request: &VolumeRequest) {
+    set_volumes(object, pointer, |spec| apply(request, spec));
+}
+
+/// Changes volumes and disks of the spec at `pointer` in an object.
+pub fn set_volumes(object: &mut Value, pointer: &str, change: impl FnOnce(&mut VirtualMachineInstanceSpec)) {
     let Some(spec) = object.pointer_mut(pointer) else { return };
     // Stored objects were decoded when they were admitted.
     let Ok(before) = serde_json::from_value::<VirtualMachineInstanceSpec>(spec.clone()) else { return };
     let mut after = before.clone();
-    apply(request, &mut after);
+    change(&mut after);
     if after == before {
         return;
     }
@@ -23,15 +28,22 @@ pub fn plug(object: &mut Value, pointer: &str, request: &VolumeRequest) {
 }
 
 /// Reads a VMI for a cache, with of its spec only the names and claims of its volumes, by which it is known which of them
-/// are plugged.
+/// are plugged, and the names of its CD-ROM drives.
 ///
 /// # Errors
 /// When it is not a VMI.
 pub fn with_volumes(mut object: Value) -> Result<VirtualMachineInstance, serde_json::Error> {
     let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
     let volumes: Vec<Value> = volumes.into_iter().flatten().filter_map(identity).collect();
-    object["spec"] = json!({ "volumes": volumes });
+    let disks = object.pointer("/spec/domain/devices/disks").and_then(Value::as_array);
+    let drives: Vec<Value> = disks.into_iter().flatten().filter_map(drive).collect();
+    object["spec"] = json!({ "volumes": volumes, "domain": {"devices": {"disks": drives}} });
     serde_json::from_value(object)
+}
+
+fn drive(disk: &Value) -> Option<Value> {
+    disk.get("cdrom")?.as_object()?;
+    Some(json!({"name": disk.get("name")?.as_str()?, "cdrom": {}}))
 }
 
 fn identity(volume: &Value) -> Option<Value> {
@@ -98,7 +110,9 @@ mod tests {
     #[test]
     fn a_cache_keeps_what_tells_volumes_apart() {
         let vmi = with_volumes(json!({"metadata": {"name": "web"}, "status": {"phase": "Running"}, "spec": {
-            "domain": {"memory": {"guest": "64Mi"}},
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {"disks": [
+                {"name": "drive", "cdrom": {"bus": "sata"}}, {"name": "data", "disk": {}}, {"name": 7, "cdrom": {}},
+            ]}},
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
                 {"name": "init", "cloudInitNoCloud": {"userData": "#cloud-config"}},
@@ -114,5 +128,6 @@ mod tests {
         let claims: Vec<_> = claims.iter().map(|claim| (claim.name, claim.hotpluggable)).collect();
         assert_eq!(claims, [("c", true), ("debian", false)]);
         assert_eq!(json!(vmi.spec.volumes[1]), json!({"name": "init"}));
+        assert_eq!(json!(vmi.spec.domain.devices.disks), json!([{"name": "drive", "cdrom": {}}]));
     }
 }

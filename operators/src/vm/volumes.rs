@@ -62,19 +62,22 @@ pub fn checked(options: RemoveVolumeOptions) -> Result<RemoveVolumeOptions, Reje
     }
 }
 
-/// Whether an instance can plug volumes in and out now.
+/// Whether a request can be carried out on an instance now.
 ///
 /// # Errors
 /// Why not.
-pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Rejection> {
+pub fn plugs(instance: &VirtualMachineInstance, request: &VolumeRequest) -> Result<(), Rejection> {
     if instance.status.phase != "Running" || instance.metadata.deletion_timestamp.is_some() {
         return conflict("VMI is not running");
     }
     let conditions = &instance.status.conditions;
+    if has_drive(&instance.spec, name(request)) {
+        return Ok(());
+    }
     if conditions.iter().any(|one| one.r#type == HYPERVISOR_CONDITION && one.reason == NATIVE) {
         return conflict(
-            "the native hypervisor cannot plug volumes in or out: start the VMI with the annotation \
-             vireo.io/hypervisor: qemu",
+            "the native hypervisor can plug media of CD-ROM drives in and out, and no disks: start the VMI with the \
+             annotation vireo.io/hypervisor: qemu",
         );
     }
     if instance.spec.domain.devices.disable_hotplug == Some(true) {
@@ -94,7 +97,14 @@ pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Resul
         if spec.volumes.iter().any(|volume| volume.name == add.name) {
             return conflict(format!("Unable to add volume [{}] because it already exists", add.name));
         }
-        if spec.domain.devices.disks.iter().any(|disk| disk.name == add.name) {
+        let is_drive = has_drive(spec, &add.name);
+        if add.disk.as_ref().is_some_and(|disk| disk.cdrom.is_some()) && !is_drive {
+            return conflict(format!(
+                "Unable to add volume [{}]: no CD-ROM drive has that name, and none can be plugged in",
+                add.name
+            ));
+        }
+        if !is_drive && spec.domain.devices.disks.iter().any(|disk| disk.name == add.name) {
             return conflict(format!("Unable to add volume [{}]: a disk has that name", add.name));
         }
         if let Some(same) = spec.volumes.iter().find(|volume| of(volume)) {
@@ -130,7 +140,9 @@ pub fn apply(request: &VolumeRequest, spec: &mut VirtualMachineInstanceSpec) {
         return;
     }
     if let Some(add) = &request.add_volume_options {
-        spec.domain.devices.disks.extend(add.disk.clone());
+        if !has_drive(spec, &add.name) {
+            spec.domain.devices.disks.extend(add.disk.clone());
+        }
         let source = add.volume_source.clone().unwrap_or_default();
         spec.volumes.push(Volume {
             name: add.name.clone(),
@@ -140,9 +152,19 @@ pub fn apply(request: &VolumeRequest, spec: &mut VirtualMachineInstanceSpec) {
         });
     }
     if let Some(remove) = &request.remove_volume_options {
-        spec.volumes.retain(|volume| volume.name != remove.name);
-        spec.domain.devices.disks.retain(|disk| disk.name != remove.name);
+        remove_volume(spec, &remove.name);
     }
+}
+
+/// Removes a volume with its disk. A CD-ROM drive stays.
+pub(super) fn remove_volume(spec: &mut VirtualMachineInstanceSpec, name: &str) {
+    spec.volumes.retain(|volume| volume.name != name);
+    spec.domain.devices.disks.retain(|disk| disk.name != name || disk.cdrom.is_some());
+}
+
+/// Whether it has a CD-ROM drive of this name.
+pub(super) fn has_drive(spec: &VirtualMachineInstanceSpec, name: &str) -> bool {
+    spec.domain.devices.disks.iter().any(|disk| disk.name == name && disk.cdrom.is_some())
 }
 
 /// `addvolume` and `removevolume` of a VM: writes down what its controller is to do, with its template and with its
@@ -170,7 +192,7 @@ pub fn request(
         (Err(rejection), _) | (_, Some(Err(rejection))) => return Err(rejection),
     }
     if let Some(instance) = instance {
-        plugs(instance)?;
+        plugs(instance, &request)?;
     }
     vm.status.volume_requests.push(request);
     Ok(())
@@ -197,7 +219,7 @@ pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstance
         .map(|volume| volume.name.clone())
         .collect();
     spec.volumes.retain(|volume| !hotpluggable.contains(&volume.name) && volume.memory_dump.is_none());
-    spec.domain.devices.disks.retain(|disk| !hotpluggable.contains(&disk.name));
+    spec.domain.devices.disks.retain(|disk| disk.cdrom.is_some() || !hotpluggable.contains(&disk.name));
     spec
 }
 
@@ -211,11 +233,11 @@ fn is_done(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> bool {
     added && removed
 }
 
-fn is_hotpluggable(volume: &Volume) -> bool {
+pub(super) fn is_hotpluggable(volume: &Volume) -> bool {
     volume.claim().is_some_and(|claim| claim.hotpluggable)
 }
 
-fn name(request: &VolumeRequest) -> &str {
+pub(super) fn name(request: &VolumeRequest) -> &str {
     let add = request.add_volume_options.as_ref().map(|add| add.name.as_str());
     let remove = request.remove_volume_options.as_ref().map(|remove| remove.name.as_str());
     add.or(remove).unwrap_or_default()

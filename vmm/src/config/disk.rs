@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use vireo_vmconfig::{self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, VIRTIO_SERIAL_LEN};
 
-use super::{DiskCounters, DiskGrowth, DiskStall};
+use super::{CdDrive, DiskCounters, DiskGrowth, DiskStall};
 
 /// Where a disk's content is.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub enum DiskImage {
         /// What unallocated clusters read from.
         backing: Option<File>,
     },
+    /// None at first: a CD-ROM drive whose medium is changed while the VM runs.
+    Drive(Arc<CdDrive>),
 }
 
 /// How a disk is attached: the combinations of bus and device that the monitor has.

@@ -139,6 +139,17 @@ impl VmConfig {
         self.disks.iter().map(|disk| disk.stall().clone()).collect()
     }
 
+    /// Its drives whose media change while it runs, with their positions in the list of disks.
+    pub fn cd_drives(&self) -> Vec<(usize, std::sync::Arc<super::CdDrive>)> {
+        let disks = self.disks.iter().enumerate();
+        disks
+            .filter_map(|(index, disk)| match disk.image() {
+                super::DiskImage::Drive(drive) => Some((index, drive.clone())),
+                super::DiskImage::Raw(_) | super::DiskImage::Qcow2 { .. } => None,
+            })
+            .collect()
+    }
+
     /// What has its disks look whether their images have grown: those whose images can.
     pub fn disk_growths(&self) -> Vec<std::sync::Arc<super::DiskGrowth>> {
         let can = |disk: &&super::Disk| {

@@ -31,6 +31,8 @@ enum Event {
     Nothing = 0,
     NewMedium = 2,
     Removed = 3,
+    /// The host would like the medium back.
+    EjectRequested = 1,
 }
 
 impl Tray {
@@ -38,8 +40,18 @@ impl Tray {
         self.open
     }
 
-    pub(super) fn unlock(&mut self) {
-        self.locked = false;
+    pub(super) fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    pub(super) fn set_locked(&mut self, locked: bool) {
+        self.locked = locked;
+    }
+
+    /// The host has taken the medium out, or inserted one.
+    pub(super) fn changed(&mut self, inserted: bool) {
+        self.open = false;
+        self.event = if inserted { Event::NewMedium } else { Event::Removed };
     }
 }
 
@@ -52,7 +64,7 @@ pub(super) fn perform(
     match command {
         Command::StartStop { start, eject: true } => start_stop(unit, start).map(|()| 0),
         Command::PreventRemoval(locked) => {
-            unit.tray.locked = locked;
+            unit.set_locked(locked);
             Ok(0)
         }
         Command::ModeSense { page, control, ten, len } => {
@@ -185,8 +197,12 @@ fn event(unit: &mut Unit, classes: u8) -> Vec<u8> {
         // No event available.
         return vec![0, 2, 0x80, 1 << MEDIA_CLASS];
     }
-    let event = std::mem::take(&mut unit.tray.event);
-    let status = if unit.tray.open { 1 } else { 2 };
+    let event = match std::mem::take(&mut unit.tray.event) {
+        Event::Nothing if unit.take_eject_request() => Event::EjectRequested,
+        event => event,
+    };
+    // Bit 0: the tray is open. Bit 1: there is a medium.
+    let status = if unit.tray.open { 1 } else { u8::from(unit.has_medium()) << 1 };
     vec![0, 6, MEDIA_CLASS, 1 << MEDIA_CLASS, event as u8, status, 0, 0]
 }
 

@@ -18,6 +18,8 @@ impl Sense {
     pub(crate) const NO_SUCH_UNIT: Self = Self::new(0x5, 0x25, 0);
     pub(super) const INVALID_PARAMETER: Self = Self::new(0x5, 0x26, 0);
     pub(super) const REMOVAL_PREVENTED: Self = Self::new(0x5, 0x53, 2);
+    /// A unit attention: the medium may have changed.
+    pub(super) const MEDIUM_CHANGED: Self = Self::new(0x6, 0x28, 0);
     pub(super) const WRITE_PROTECTED: Self = Self::new(0x7, 0x27, 0);
     /// Medium error in what the guest's own memory was to take or give.
     pub(super) const TRANSFER: Self = Self::new(0xb, 0x4b, 0);

@@ -5,7 +5,7 @@ use vireo_vmconfig::DiskDevice;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::config::{Disk, DiskImage, DiskSerial};
+use crate::config::{CdDrive, Disk, DiskImage, DiskSerial, MediumLocked};
 use crate::memory::{GuestMemory, Segments};
 
 const BYTES: usize = 1 << 20;
@@ -197,6 +197,51 @@ fn a_cdrom_has_one_track_and_a_tray() {
     assert_eq!(event(&mut bench), [2, 2]);
     assert_eq!(bench.ask(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 2048).unwrap().len(), 2048);
     assert_eq!(bench.give(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 2048]).unwrap_err()[2], 7);
+}
+
+/// An image that begins with `byte`.
+fn image(byte: u8) -> std::fs::File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[byte; 4096]).unwrap();
+    file
+}
+
+#[test]
+fn a_medium_is_inserted_changed_and_ejected() {
+    let drive = std::sync::Arc::new(CdDrive::default());
+    let disk = Disk::new(DiskImage::Drive(drive.clone()));
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
+    let mut bench = Bench { memory, unit: Unit::new(&disk, DiskDevice::CdRom).unwrap() };
+    let event =
+        |bench: &mut Bench| bench.ask(&[0x4a, 1, 0, 0, 0x10, 0, 0, 0, 8, 0], 8).unwrap()[4..6].to_vec();
+    let read = [0x28, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    assert_eq!((bench.sense_of(&[0x00]), event(&mut bench)), ((2, 0x3a), vec![0, 0]));
+    assert!(drive.insert(&tempfile::tempfile().unwrap(), false).is_err(), "an empty file");
+    for byte in [1, 2] {
+        drive.insert(&image(byte), false).unwrap();
+        assert_eq!(event(&mut bench), [2, 2]);
+        assert_eq!(bench.ask(&[0x12, 0, 0, 0, 36, 0], 96).unwrap()[..2], [5, 0x80], "not for INQUIRY");
+        assert_eq!(bench.sense_of(&read), (6, 0x28), "a unit attention, once");
+        assert_eq!(bench.ask(&[0x25], 8).unwrap(), [0, 0, 0, 1, 0, 0, 8, 0]);
+        assert_eq!(bench.ask(&read, 2048).unwrap(), [byte; 2048]);
+    }
+    bench.ask(&[0x1e, 0, 0, 0, 1, 0], 0).unwrap();
+    assert_eq!(drive.eject(), Err(MediumLocked));
+    assert_eq!(event(&mut bench), [1, 2], "the guest is asked for it");
+    assert_eq!(event(&mut bench), [0, 2]);
+    assert_eq!(bench.ask(&read, 2048).unwrap(), [2; 2048]);
+    bench.ask(&[0x1e, 0, 0, 0, 0, 0], 0).unwrap();
+    drive.eject().unwrap();
+    assert_eq!((bench.sense_of(&read), event(&mut bench)), ((2, 0x3a), vec![3, 0]));
+    // A reset, and a VM that is built again, unlock it.
+    drive.insert(&image(3), false).unwrap();
+    bench.sense_of(&[0x00]);
+    bench.ask(&[0x1e, 0, 0, 0, 1, 0], 0).unwrap();
+    bench.unit.reset();
+    drive.eject().unwrap();
+    drive.insert(&image(4), false).unwrap();
+    bench.unit = Unit::new(&disk, DiskDevice::CdRom).unwrap();
+    assert_eq!(bench.ask(&read, 2048).unwrap(), [4; 2048], "it was there when the unit was made");
 }
 
 proptest! {

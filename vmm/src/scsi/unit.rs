@@ -6,7 +6,7 @@ use vireo_vmconfig::DiskDevice;
 use super::command::Command;
 use super::{Cdb, Sense, cdrom, disk, inquiry};
 use crate::block::{self, Backend, ImageError, SECTOR};
-use crate::config::{Disk, DiskSerial, DiskStall};
+use crate::config::{CdDrive, Disk, DiskImage, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::state::SectionError;
 
@@ -45,6 +45,10 @@ pub(crate) struct Unit {
     pub(super) serial: DiskSerial,
     stall: Arc<DiskStall>,
     pub(super) tray: cdrom::Tray,
+    /// What the medium is in, where that changes while the VM runs, and how often it had changed when the guest saw it last.
+    drive: Option<(Arc<CdDrive>, u64)>,
+    /// The guest is to be notified of another medium, by a unit attention.
+    medium_changed: bool,
     /// Of the last command, for a transport that does not carry it by itself.
     sense: Sense,
 }
@@ -61,6 +65,15 @@ impl Unit {
             serial: *disk.id(),
             stall: disk.stall().clone(),
             tray: cdrom::Tray::default(),
+            drive: match disk.image() {
+                DiskImage::Drive(drive) => {
+                    // The guest of before may have locked it.
+                    drive.set_locked(false);
+                    Some((drive.clone(), drive.changes()))
+                }
+                DiskImage::Raw(_) | DiskImage::Qcow2 { .. } => None,
+            },
+            medium_changed: false,
             sense: Sense::NONE,
         })
     }
@@ -86,6 +99,7 @@ impl Unit {
             return Err(SectionError::Invalid("the drive has another size"));
         }
         (self.sense, self.tray) = (state.sense, state.tray);
+        self.set_locked(self.tray.is_locked());
         Ok(())
     }
 
@@ -105,12 +119,52 @@ impl Unit {
     /// What the transport or a task management function reset: nothing but what is on the way.
     pub(crate) fn reset(&mut self) {
         self.sense = Sense::NONE;
-        self.tray.unlock();
+        self.set_locked(false);
+    }
+
+    /// The guest prevents the removal of the medium, or no longer does.
+    pub(super) fn set_locked(&mut self, locked: bool) {
+        self.tray.set_locked(locked);
+        if let Some((drive, _)) = &self.drive {
+            drive.set_locked(locked);
+        }
+    }
+
+    /// Whether the host would like the medium back. True once for each time that it does.
+    pub(super) fn take_eject_request(&self) -> bool {
+        self.drive.as_ref().is_some_and(|(drive, _)| drive.take_eject_request())
+    }
+
+    /// Notices that the medium was changed.
+    fn follow_drive(&mut self) {
+        let Some((drive, seen)) = &mut self.drive else { return };
+        let changes = drive.changes();
+        if *seen == changes {
+            return;
+        }
+        *seen = changes;
+        self.medium_changed = drive.has_medium();
+        self.tray.changed(self.medium_changed);
+    }
+
+    /// A unit attention, before the first command that can report it.
+    fn attention(&mut self, command: Command) -> Result<Command, Sense> {
+        match command {
+            Command::Inquiry { .. }
+            | Command::RequestSense { .. }
+            | Command::ReportLuns { .. }
+            | Command::EventStatus { .. } => Ok(command),
+            _ if std::mem::take(&mut self.medium_changed) => Err(Sense::MEDIUM_CHANGED),
+            _ => Ok(command),
+        }
     }
 
     /// Carries out one command.
     pub(crate) fn execute(&mut self, memory: &GuestMemory, cdb: &Cdb, buffers: Buffers) -> Reply {
-        let outcome = Command::parse(cdb).and_then(|command| self.perform(memory, command, buffers));
+        self.follow_drive();
+        let outcome = Command::parse(cdb)
+            .and_then(|command| self.attention(command))
+            .and_then(|command| self.perform(memory, command, buffers));
         match outcome {
             Ok(transferred) => {
                 self.sense = Sense::NONE;
@@ -184,7 +238,12 @@ impl Unit {
 
     /// Whether there is a medium.
     pub(super) fn ready(&self) -> Result<(), Sense> {
-        if self.tray.is_open() { Err(Sense::NO_MEDIUM) } else { Ok(()) }
+        if self.has_medium() && !self.tray.is_open() { Ok(()) } else { Err(Sense::NO_MEDIUM) }
+    }
+
+    /// Whether there is one in the drive, also where its tray is open.
+    pub(super) fn has_medium(&self) -> bool {
+        self.drive.as_ref().is_none_or(|(drive, _)| drive.has_medium())
     }
 }
 

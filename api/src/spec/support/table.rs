@@ -57,7 +57,7 @@ sections! {
         Qemu "domain.devices.disks[].blockSize.matchVolume.enabled", "of files, the block size of their file system";
         Both "domain.devices.disks[].bootOrder", "";
         Both "domain.devices.disks[].cache", "";
-        Both "domain.devices.disks[].cdrom.bus", "`virtio` is refused, `usb` and empty drives are on `qemu`";
+        Both "domain.devices.disks[].cdrom.bus", "`virtio` is refused, `usb` is on `qemu`";
         Both "domain.devices.disks[].cdrom.readonly", "false is refused";
         Both "domain.devices.disks[].cdrom.tray", "`open` is refused";
         Refused "domain.devices.disks[].changedBlockTracking", "there are no backups yet";
@@ -320,7 +320,7 @@ sections! {
         Both "volumes[].containerDisk.path", "";
         Qemu "volumes[].containerPath.path", "in clusters; of file systems";
         Qemu "volumes[].containerPath.readOnly", "false is refused, as by KubeVirt";
-        Qemu "volumes[].dataVolume.hotpluggable", "";
+        Qemu "volumes[].dataVolume.hotpluggable", "both for media of CD-ROM drives";
         Both "volumes[].dataVolume.name", "its claim";
         Both "volumes[].downwardAPI.fields[].fieldRef.apiVersion", "";
         Both "volumes[].downwardAPI.fields[].fieldRef.fieldPath", "";
@@ -343,7 +343,7 @@ sections! {
         Refused "volumes[].memoryDump.readOnly", "the memory is written to the claim";
         Both "volumes[].name", "";
         Both "volumes[].persistentVolumeClaim.claimName", "of the StorageClass `local` on a single host";
-        Qemu "volumes[].persistentVolumeClaim.hotpluggable", "";
+        Qemu "volumes[].persistentVolumeClaim.hotpluggable", "both for media of CD-ROM drives";
         Both "volumes[].persistentVolumeClaim.readOnly", "of the StorageClass `local` on a single host";
         Both "volumes[].secret.optional", "";
         Both "volumes[].secret.secretName", "";

@@ -23,7 +23,10 @@ pub(super) fn statuses(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> V
         }
         _ => VolumeStatus { name: disk.name().to_owned(), ..VolumeStatus::default() },
     });
-    let unwanted = plugged.iter().filter(|volume| !vm.disks().iter().any(|disk| disk.name() == volume.name));
+    let is_wanted = |name: &str| {
+        vm.disks().iter().any(|disk| disk.name() == name && *disk.source() != VolumeSource::NoMedium)
+    };
+    let unwanted = plugged.iter().filter(|volume| !is_wanted(&volume.name));
     let unplugging = unwanted.map(|volume| {
         let before = before.iter().find(|status| status.name == volume.name);
         VolumeStatus {

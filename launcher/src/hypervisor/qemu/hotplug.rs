@@ -2,6 +2,8 @@
 //!
 //! One at a time. In: the image's descriptor, the block node over it, the device on the node. Out: the device, whose
 //! removal the guest must confirm, then the node and the descriptor. A failed attachment is rolled back.
+//!
+//! A medium goes into a CD-ROM drive that is there from the start, through its tray, and leaves it that way.
 
 mod qmp_commands;
 mod target;
@@ -50,8 +52,21 @@ struct Volume {
     number: u32,
     /// The port of a virtio device.
     port: Option<usize>,
+    /// The drive that a medium is for.
+    drive: Option<Drive>,
     /// QEMU has no device of it any more.
     device_gone: bool,
+}
+
+/// A CD-ROM drive that has no medium at the start.
+#[derive(Clone, Debug)]
+struct Drive {
+    /// The name of its disk.
+    name: String,
+    /// The name of its QEMU device.
+    device: String,
+    /// Its name in the status of volumes.
+    target: String,
 }
 
 /// The command that QEMU was sent last.
@@ -60,6 +75,14 @@ enum Stage {
     TakeFile,
     AddNode,
     AddDevice,
+    /// For a medium, which follows.
+    OpenEmptyTray,
+    InsertMedium,
+    CloseTray,
+    /// For the medium in it, which the guest may prevent.
+    OpenTray,
+    RemoveMedium,
+    CloseEmptyTray,
     RemoveDevice,
     /// Waiting for the guest to release the device.
     Wait(Instant),
@@ -86,6 +109,7 @@ pub(super) struct Hotplug {
     ports: Option<usize>,
     /// Disks that are there from the start: those that Linux calls vd, and the others.
     fixed: (usize, usize),
+    drives: Vec<Drive>,
     volumes: Vec<Volume>,
     operation: Option<Operation>,
     count: u32,
@@ -100,7 +124,15 @@ impl Hotplug {
         // CD drives have names of their own.
         let others =
             launch.disks.iter().filter(|disk| disk.bus != DiskBus::Virtio && !disk.is_cdrom()).count();
+        let cdroms = launch.disks.iter().enumerate().filter(|(_, disk)| disk.is_cdrom()).enumerate();
+        let drives = cdroms.filter(|(_, (_, disk))| disk.source == DiskSource::NoMedium);
+        let drive = |(number, (index, disk)): (usize, (usize, &Disk))| Drive {
+            name: disk.name.clone(),
+            device: qmp_commands::drive(index),
+            target: format!("sr{number}"),
+        };
         Self {
+            drives: drives.map(drive).collect(),
             ports: launch.hotplug.then_some(qmp_commands::PORTS),
             fixed: (virtio, others),
             volumes: Vec::new(),
@@ -159,8 +191,11 @@ impl Hotplug {
                     answer(reply, None);
                     return None;
                 };
-                let line = qmp_commands::remove_device(volume.number);
-                self.start(volume, Stage::RemoveDevice, None, Some(reply));
+                let (stage, line) = match &volume.drive {
+                    Some(drive) => (Stage::OpenTray, qmp_commands::open_tray(&drive.device, false)),
+                    None => (Stage::RemoveDevice, qmp_commands::remove_device(volume.number)),
+                };
+                self.start(volume, stage, None, Some(reply));
                 Some(line.into())
             }
         }
@@ -179,15 +214,20 @@ impl Hotplug {
     /// Allocates a port and names for a disk.
     fn attach(&mut self, disk: &Disk, image: &File) -> Result<Volume, Fault> {
         let reject = |code, detail: &str| Err(fault_at(code, &disk.field, detail));
-        let Some(ports) = self.ports else {
-            return reject(Code::Unsupported, "the VM was started without ports for hotplugged volumes");
-        };
+        let drive = self.drives.iter().find(|drive| drive.name == disk.name).cloned();
+        if disk.is_cdrom() && drive.is_none() {
+            return reject(Code::Unsupported, "the VM was started without this drive");
+        }
         if self.volumes.len() >= MAX_VOLUMES {
             return reject(Code::Conflict, "too many attached volumes: detach one first");
         }
         let taken = |port: &usize| self.volumes.iter().any(|volume| volume.port == Some(*port));
-        let port = match disk.bus {
-            DiskBus::Virtio => {
+        let port = match (disk.bus, self.ports) {
+            _ if drive.is_some() => None,
+            (_, None) => {
+                return reject(Code::Unsupported, "the VM was started without ports for hotplugged volumes");
+            }
+            (DiskBus::Virtio, Some(ports)) => {
                 let Some(port) = (0..ports).find(|port| !taken(port)) else {
                     return reject(
                         Code::Conflict,
@@ -196,8 +236,8 @@ impl Hotplug {
                 };
                 Some(port)
             }
-            DiskBus::Scsi => None,
-            DiskBus::Sata | DiskBus::Usb => {
+            (DiskBus::Scsi, _) => None,
+            (DiskBus::Sata | DiskBus::Usb, _) => {
                 return reject(Code::Unsupported, "volumes are attached on scsi and virtio");
             }
         };
@@ -213,9 +253,13 @@ impl Hotplug {
             DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
             DiskSource::NoMedium => String::new(),
         };
+        let target = match &drive {
+            Some(drive) => drive.target.clone(),
+            None => target(prefix, fixed, &known),
+        };
         self.count += 1;
-        let status = PluggedVolume { name: disk.name.clone(), target: target(prefix, fixed, &known), path };
-        Ok(Volume { status, bus: disk.bus, number: self.count, port, device_gone: false })
+        let status = PluggedVolume { name: disk.name.clone(), target, path };
+        Ok(Volume { status, bus: disk.bus, number: self.count, port, drive, device_gone: false })
     }
 
     /// QEMU has answered the last command.
@@ -227,7 +271,48 @@ impl Hotplug {
                 let line = operation.disk.as_deref().map(|disk| qmp_commands::add_node(disk, number));
                 self.advance(operation, Stage::AddNode, line?)
             }
-            (Stage::AddNode, Ok(())) => {
+            (Stage::AddNode | Stage::OpenEmptyTray, Ok(())) if operation.volume.drive.is_some() => {
+                let drive = operation.volume.drive.as_ref()?.device.clone();
+                match operation.stage {
+                    Stage::AddNode => {
+                        // An empty drive may be locked, too.
+                        let line = qmp_commands::open_tray(&drive, true);
+                        self.advance(operation, Stage::OpenEmptyTray, line)
+                    }
+                    _ => {
+                        let line = qmp_commands::insert_medium(&drive, number);
+                        self.advance(operation, Stage::InsertMedium, line)
+                    }
+                }
+            }
+            (Stage::InsertMedium | Stage::RemoveMedium, Ok(())) => {
+                let line = qmp_commands::close_tray(&operation.volume.drive.as_ref()?.device);
+                let is_in = operation.stage == Stage::InsertMedium;
+                self.advance(operation, if is_in { Stage::CloseTray } else { Stage::CloseEmptyTray }, line)
+            }
+            (Stage::InsertMedium, Err(why)) => {
+                let fault = Some(qemu_error(&operation, why));
+                let line = qmp_commands::close_tray(&operation.volume.drive.as_ref()?.device);
+                self.advance(Operation { fault, ..operation }, Stage::CloseEmptyTray, line)
+            }
+            (Stage::CloseTray, _) => {
+                self.volumes.push(operation.volume.clone());
+                self.end(operation, None)
+            }
+            // It succeeds also where the guest has locked the tray, which stays closed until the guest opens it.
+            (Stage::OpenTray, Ok(())) => {
+                let line = qmp_commands::remove_medium(&operation.volume.drive.as_ref()?.device);
+                self.advance(operation, Stage::RemoveMedium, line)
+            }
+            (Stage::RemoveMedium, Err(why)) if why.contains("is not open") => {
+                let fault = still_attached(&operation.volume, "has locked the drive");
+                self.end(operation, Some(fault))
+            }
+            (Stage::OpenTray | Stage::RemoveMedium, Err(why)) => {
+                let fault = qemu_error(&operation, why);
+                self.end(operation, Some(fault))
+            }
+            (Stage::AddNode | Stage::OpenEmptyTray, Ok(())) => {
                 let line = operation
                     .disk
                     .as_deref()
@@ -251,7 +336,7 @@ impl Hotplug {
                     qmp_commands::close_file(number),
                 )
             }
-            (Stage::AddDevice, Err(why)) => {
+            (Stage::AddDevice | Stage::OpenEmptyTray, Err(why)) => {
                 let fault = Some(qemu_error(&operation, why));
                 self.advance(
                     Operation { fault, ..operation },
@@ -267,7 +352,7 @@ impl Hotplug {
                 let fault = qemu_error(&operation, why);
                 self.end(operation, Some(fault))
             }
-            (Stage::RemoveDevice, _) => {
+            (Stage::RemoveDevice | Stage::CloseEmptyTray, _) => {
                 self.advance(operation, Stage::RemoveNode, qmp_commands::remove_node(number))
             }
             // The next request to detach the volume retries.

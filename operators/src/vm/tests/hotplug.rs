@@ -71,7 +71,11 @@ fn a_vm_keeps_a_volume_and_its_vmi_gets_it() {
 #[test]
 fn an_instance_alone_loses_a_volume_with_its_end() {
     let mut world = running();
-    volumes::apply(&add("data", "c"), &mut world.instance.as_mut().unwrap().spec);
+    let instance = world.instance.as_mut().unwrap();
+    let mut marked = json!(instance);
+    mark_ephemeral(&mut marked, &add("data", "c"));
+    *instance = serde_json::from_value(marked).unwrap();
+    volumes::apply(&add("data", "c"), &mut instance.spec);
     world.settle();
     assert_eq!((world.kept(), world.plugged()), (vec![], Some(vec!["data"])));
     assert!(world.ask(add("data", "c")).is_err());
@@ -113,9 +117,89 @@ fn what_makes_no_sense_is_turned_down() {
     let native =
         Condition { r#type: "vireo.io/hypervisor".into(), reason: "native".into(), ..Condition::default() };
     instance.status.conditions.push(native);
-    assert!(matches!(volumes::plugs(instance), Err(Rejection::Conflict(why)) if why.contains("native")));
+    assert!(
+        matches!(volumes::plugs(instance, &add("more", "d")), Err(Rejection::Conflict(why)) if why.contains("native"))
+    );
     instance.status.phase = "Scheduled".into();
-    assert!(matches!(volumes::plugs(instance), Err(Rejection::Conflict(why)) if why == "VMI is not running"));
+    assert!(
+        matches!(volumes::plugs(instance, &add("more", "d")), Err(Rejection::Conflict(why)) if why == "VMI is not running")
+    );
+}
+
+impl World {
+    /// Edits the template.
+    fn edit(&mut self, spec: serde_json::Value) {
+        self.vm.spec.template.as_mut().unwrap().spec = serde_json::from_value(spec).unwrap();
+        self.settle();
+    }
+
+    /// The volumes of the instance with their claims, and whether the VM waits for a restart.
+    fn follows(&self) -> (Vec<String>, bool) {
+        let volumes = &self.instance.as_ref().unwrap().spec.volumes;
+        let text = |volume: &vireo_api::v1::Volume| {
+            let claim = volume.claim().map(|claim| claim.name.to_owned());
+            format!("{} {}", volume.name, claim.unwrap_or_default())
+        };
+        let conditions = &self.vm.status.conditions;
+        (volumes.iter().map(text).collect(), conditions.iter().any(|one| one.r#type == "RestartRequired"))
+    }
+}
+
+/// Disks and drives, and the claims of their volumes.
+fn spec(disks: &[(&str, &str)], claims: &[(&str, &str)]) -> serde_json::Value {
+    let disks: Vec<_> = disks.iter().map(|(name, kind)| json!({"name": name, *kind: {}})).collect();
+    let source = |claim: &str| json!({"claimName": claim, "hotpluggable": true});
+    let volumes: Vec<_> = claims
+        .iter()
+        .map(|(name, claim)| json!({"name": name, "persistentVolumeClaim": source(claim)}))
+        .collect();
+    json!({"domain": {"devices": {"disks": disks}}, "volumes": volumes})
+}
+
+#[test]
+fn an_instance_follows_the_hotpluggable_volumes_of_the_template() {
+    let drive = ("cd", "cdrom");
+    let mut world = World::new("Always");
+    world.edit(spec(&[drive], &[]));
+    assert!(world.runs());
+    let follows =
+        |volumes: &[&str], restart| (volumes.iter().map(|one| (*one).to_owned()).collect(), restart);
+    for (disks, claims, expected) in [
+        (&[drive][..], &[("cd", "one")][..], follows(&["cd one"], false)),
+        (&[drive], &[("cd", "two")], follows(&["cd two"], false)),
+        (&[drive, ("data", "disk")], &[("data", "c"), ("cd", "two")], follows(&["cd two", "data c"], false)),
+        (&[drive], &[], follows(&[], false)),
+        (&[drive, ("new", "cdrom")], &[("new", "one")], follows(&[], true)),
+        (&[drive], &[], follows(&[], false)),
+    ] {
+        world.edit(spec(disks, claims));
+        assert_eq!(world.follows(), expected, "{disks:?} {claims:?}");
+        let disks = &world.instance.as_ref().unwrap().spec.domain.devices.disks;
+        assert!(disks.iter().any(|disk| disk.name == "cd"), "the drive stays: {disks:?}");
+    }
+    let native =
+        Condition { r#type: "vireo.io/hypervisor".into(), reason: "native".into(), ..Condition::default() };
+    world.instance.as_mut().unwrap().status.conditions.push(native);
+    world.edit(spec(&[drive, ("data", "disk")], &[("data", "c"), ("cd", "one")]));
+    assert_eq!(world.follows(), follows(&["cd one"], true), "native attaches media, and no disks");
+}
+
+#[test]
+fn a_medium_is_requested_for_a_drive() {
+    let mut world = World::new("Always");
+    world.edit(spec(&[("cd", "cdrom")], &[]));
+    world.ask(add("cd", "one")).unwrap();
+    world.settle();
+    assert_eq!(world.follows(), (vec!["cd one".to_owned()], false));
+    world.ask(remove("cd")).unwrap();
+    world.settle();
+    assert_eq!(world.follows(), (vec![], false));
+    for spec in [&world.instance.as_ref().unwrap().spec, &world.vm.spec.template.as_ref().unwrap().spec] {
+        assert_eq!(spec.domain.devices.disks.len(), 1, "the drive stays");
+    }
+    let mut other = add("other", "one");
+    other.add_volume_options.as_mut().unwrap().disk.as_mut().unwrap().cdrom = Some(Default::default());
+    assert!(matches!(world.ask(other), Err(Rejection::Conflict(why)) if why.contains("no CD-ROM drive")));
 }
 
 #[test]

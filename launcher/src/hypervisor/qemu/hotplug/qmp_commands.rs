@@ -72,6 +72,28 @@ pub(super) fn add_device(disk: &Disk, number: u32, port: Option<usize>) -> Strin
     line("device_add", &arguments)
 }
 
+/// The device of a drive that is there from the start, by its position in the list of disks.
+pub(super) fn drive(index: usize) -> String {
+    format!("device-{}", blockdev::node(index))
+}
+
+/// Opens a tray; where the guest has locked it, only by force.
+pub(super) fn open_tray(drive: &str, force: bool) -> String {
+    line("blockdev-open-tray", &json!({ "id": drive, "force": force }))
+}
+
+pub(super) fn insert_medium(drive: &str, number: u32) -> String {
+    line("blockdev-insert-medium", &json!({ "id": drive, "node-name": node(number) }))
+}
+
+pub(super) fn remove_medium(drive: &str) -> String {
+    line("blockdev-remove-medium", &json!({ "id": drive }))
+}
+
+pub(super) fn close_tray(drive: &str) -> String {
+    line("blockdev-close-tray", &json!({ "id": drive }))
+}
+
 pub(super) fn remove_device(number: u32) -> String {
     line("device_del", &json!({ "id": device(number) }))
 }

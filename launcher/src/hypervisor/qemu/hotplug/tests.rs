@@ -103,6 +103,55 @@ fn in_and_out_again() {
     assert_eq!((world.settled(), world.target()), (None, Vec::new()));
 }
 
+/// A VM with a disk, a drive that has a medium, and an empty one.
+fn with_drives() -> World {
+    let mut launch = Launch { hotplug: true, ..sample::kernel_boot() };
+    launch.disks.truncate(1);
+    launch.disks.push(cdrom("fixed"));
+    launch.disks.push(Disk { source: DiskSource::NoMedium, ..cdrom("cd") });
+    World { hotplug: Hotplug::of(&launch, GrowingImages::default()), reply: oneshot::channel().1 }
+}
+
+fn cdrom(name: &str) -> Disk {
+    Disk { device: DiskDevice::CdRom, read_only: true, ..disk(name, DiskBus::Sata) }
+}
+
+#[test]
+fn a_medium_goes_through_the_tray() {
+    let mut world = with_drives();
+    for name in ["fixed", "absent"] {
+        assert_eq!(world.plug_in(cdrom(name)), "");
+        assert_eq!(world.settled().expect("a fault").code(), Code::Unsupported);
+    }
+    assert_eq!(world.plug_in(cdrom("cd")), "add-fd 1048577");
+    let says = world.answers(&[Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
+    let tray = |what: &str| format!("blockdev-{what} device-disk2");
+    let expected = ["open-tray", "insert-medium", "close-tray"].map(tray);
+    assert_eq!(says[0], "blockdev-add plugged1");
+    assert_eq!((&says[1..4], says[4].as_str()), (&expected[..], ""));
+    assert_eq!((world.settled(), world.target()), (None, owned(&[("cd", "sr1")])));
+
+    // The guest has locked it, then not.
+    assert_eq!(world.begin(HotplugAction::Detach("cd".into())), tray("open-tray"));
+    let locked = Err("Tray of device 'device-disk2' is not open");
+    assert_eq!(world.answers(&[Ok(()), locked]), [tray("remove-medium"), String::new()]);
+    let fault = world.settled().expect("a fault");
+    assert!(fault.code() == Code::Conflict && fault.detail.contains("has locked the drive"), "{fault:?}");
+    assert_eq!(world.target(), owned(&[("cd", "sr1")]));
+    world.begin(HotplugAction::Detach("cd".into()));
+    let says = world.answers(&[Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
+    let expected =
+        [&*tray("remove-medium"), &*tray("close-tray"), "blockdev-del plugged1", "remove-fd 1048577", ""];
+    assert_eq!(says, expected);
+    assert_eq!((world.settled(), world.target()), (None, Vec::new()));
+
+    // What QEMU does not take is closed again.
+    world.plug_in(cdrom("cd"));
+    let says = world.answers(&[Ok(()), Ok(()), Ok(()), Err("no"), Ok(()), Ok(()), Ok(())]);
+    assert_eq!(says[3..], [&*tray("close-tray"), "blockdev-del plugged2", "remove-fd 1048578", ""]);
+    assert_eq!((world.settled().expect("a fault").code(), world.target()), (Code::Hypervisor, Vec::new()));
+}
+
 #[test]
 fn what_fails_on_the_way_in_is_taken_back() {
     let table: [(&[Answer], &[&str]); 3] = [

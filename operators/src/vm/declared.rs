@@ -1,0 +1,102 @@
+//! Hotpluggable volumes of a VM's template: its instance follows them while it runs. Media of CD-ROM drives are among them.
+
+use serde_json::{Value, json};
+use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE};
+use vireo_api::v1::{Disk, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest};
+
+use super::EPHEMERAL_ANNOTATION;
+use super::life::Life;
+use super::volumes::{has_drive, is_hotpluggable, name, remove_volume};
+
+/// How the volumes of an instance change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VolumeChange {
+    removed: Vec<String>,
+    added: Vec<(Volume, Option<Disk>)>,
+}
+
+impl VolumeChange {
+    /// Makes the change. Making it again changes nothing.
+    pub fn apply(&self, spec: &mut VirtualMachineInstanceSpec) {
+        for name in &self.removed {
+            let is_wanted = |volume: &&Volume| self.added.iter().any(|(added, _)| is_same(added, volume));
+            if spec.volumes.iter().find(|volume| volume.name == *name).is_some_and(|one| !is_wanted(&one)) {
+                remove_volume(spec, name);
+            }
+        }
+        for (volume, disk) in &self.added {
+            if spec.volumes.iter().any(|has| has.name == volume.name) {
+                continue;
+            }
+            spec.volumes.push(volume.clone());
+            let disks = &mut spec.domain.devices.disks;
+            if disks.iter().all(|has| has.name != volume.name) {
+                disks.extend(disk.clone());
+            }
+        }
+    }
+}
+
+/// Whether both have the same name and claim.
+fn is_same(one: &Volume, other: &Volume) -> bool {
+    let claim = |volume: &Volume| volume.claim().map(|claim| claim.name.to_owned());
+    one.name == other.name && claim(one) == claim(other)
+}
+
+/// The names of volumes that were plugged into an instance alone, not into its VM.
+fn ephemeral(instance: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
+    let names = instance.metadata.annotations.get(EPHEMERAL_ANNOTATION).map(String::as_str);
+    names.unwrap_or_default().split(',').filter(|name| !name.is_empty())
+}
+
+/// Records in the annotations of an instance that a volume is plugged into it alone, or no longer is.
+pub fn mark_ephemeral(instance: &mut Value, request: &VolumeRequest) {
+    let annotations = &mut instance["metadata"]["annotations"];
+    let before = annotations.get(EPHEMERAL_ANNOTATION).and_then(Value::as_str).unwrap_or_default();
+    let name = name(request);
+    let mut names: Vec<&str> = before.split(',').filter(|one| !one.is_empty() && *one != name).collect();
+    if request.add_volume_options.is_some() {
+        names.push(name);
+    }
+    let names = names.join(",");
+    if names != before {
+        annotations[EPHEMERAL_ANNOTATION] = json!(names);
+    }
+}
+
+/// How the volumes of an instance have to change, and whether some change only with its restart: the native hypervisor attaches
+/// media alone.
+pub(super) fn change(
+    template: &VirtualMachineInstanceSpec,
+    instance: Option<&VirtualMachineInstance>,
+) -> (Option<VolumeChange>, bool) {
+    let Some(instance) = instance.filter(|one| Life::of(Some(one)) == Life::Alive) else {
+        return (None, false);
+    };
+    let conditions = &instance.status.conditions;
+    let is_native = conditions.iter().any(|one| one.r#type == HYPERVISOR_CONDITION && one.reason == NATIVE);
+    let (has, wanted) = (&instance.spec.volumes, &template.volumes);
+    let removed: Vec<String> = has
+        .iter()
+        .filter(|volume| is_hotpluggable(volume) && ephemeral(instance).all(|name| name != volume.name))
+        .filter(|volume| !wanted.iter().any(|other| is_same(volume, other)))
+        .map(|volume| volume.name.clone())
+        .collect();
+    let stays =
+        |volume: &Volume| has.iter().any(|other| other.name == volume.name && !removed.contains(&other.name));
+    let missing = wanted.iter().filter(|volume| is_hotpluggable(volume) && !stays(volume));
+    let disk =
+        |volume: &Volume| template.domain.devices.disks.iter().find(|disk| disk.name == volume.name).cloned();
+    let (mut added, mut needs_restart) = (Vec::new(), false);
+    for (volume, disk) in missing.map(|volume| (volume.clone(), disk(volume))) {
+        let is_medium = disk.as_ref().is_some_and(|disk| disk.cdrom.is_some());
+        match is_medium {
+            true if has_drive(&instance.spec, &volume.name) => added.push((volume, disk)),
+            false if !is_native => added.push((volume, disk)),
+            // The drive is new, too, or the hypervisor attaches no disks.
+            _ => needs_restart = true,
+        }
+    }
+    let change = VolumeChange { removed, added };
+    ((change != VolumeChange::default()).then_some(change), needs_restart)
+}
