@@ -77,6 +77,7 @@ async fn record(
         vm::volumes::plugs(&vmi, request)
             .and_then(|()| vm::volumes::fits(request, &vmi.spec))
             .map_err(refused)?;
+        stays_removed(server, &vmi, request).await?.map_err(refused)?;
         return patch(&api, &vmi.metadata, &object, ("/spec", request), is_dry).await;
     }
     let before: VirtualMachine = read(object.clone())?;
@@ -90,6 +91,27 @@ async fn record(
         write::patch_status(&api, (&vm.metadata).into(), &before, &after).await?;
     }
     Ok(())
+}
+
+/// Whether a VMI alone can lose a volume: what is in the template of its VM would be plugged in again.
+async fn stays_removed(
+    server: &VirtApi,
+    vmi: &VirtualMachineInstance,
+    request: &VolumeRequest,
+) -> Result<Result<(), vm::Rejection>, ApiError> {
+    let Some(remove) = &request.remove_volume_options else { return Ok(Ok(())) };
+    let vms = Kind::VM.namespaced(&server.client, &vmi.metadata.namespace);
+    let Some(found) = vms.get_opt(&vmi.metadata.name).await? else { return Ok(Ok(())) };
+    let owner: VirtualMachine = read(found)?;
+    let template = owner.spec.template.as_ref().filter(|_| vm::orphan::owns(&owner.metadata, &vmi.metadata));
+    let volumes = template.into_iter().flat_map(|template| &template.spec.volumes);
+    Ok(match volumes.map(|volume| &volume.name).find(|name| **name == remove.name) {
+        None => Ok(()),
+        Some(name) => Err(vm::Rejection::Conflict(format!(
+            "Unable to remove volume [{name}] from the VMI alone because it is in the template of its VM: remove it there \
+             (virtctl removevolume --persist)"
+        ))),
+    })
 }
 
 /// Patches an object to what a request makes of the VMI's spec in it.
