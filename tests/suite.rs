@@ -59,6 +59,7 @@ mod scenarios {
     mod tpm;
     mod upload;
     mod vnc;
+    pub(crate) mod volume_kinds;
     mod vsock;
     mod watchdog;
 }

@@ -1,4 +1,5 @@
-//! VMIs over the disk of a claim, which none of them writes to. One of them has a CD-ROM drive, too, whose media are changed.
+//! VMIs over the disk of a claim, which none of them writes to. They have other volumes of the host, too, and a
+//! CD-ROM drive whose media are changed.
 
 use vireo_tests::guest::{Guest, Monitor};
 use vireo_tests::{Host, HostError, scenario};
@@ -7,6 +8,7 @@ use crate::SOON;
 use crate::scenarios::media::{DRIVE, change_media};
 use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_of};
+use crate::scenarios::volume_kinds;
 
 #[test]
 fn guests_share_a_claim_and_keep_nothing_on_qemu_here() -> Result<(), HostError> {
@@ -31,8 +33,14 @@ fn nested_guests_share_a_claim_and_keep_nothing_on_native() {
 /// Starts a guest with a layer over the claim.
 fn starts<'h>(standalone: &Standalone<'h>, host: &Host, name: &str) -> Result<Guest<'h>, HostError> {
     let disk = "      - {name: data, serial: D4TA, disk: {bus: virtio}}\n      interfaces:\n";
-    let vmi = manifest(host, name).replace("      interfaces:\n", &format!("{DRIVE}{disk}"))
-        + "  - {name: data, ephemeral: {persistentVolumeClaim: {claimName: data}}}\n";
+    // No two guests have the others.
+    let (others, volumes) = match name {
+        "one" => (volume_kinds::DISKS, volume_kinds::volumes(host)),
+        _ => ("", String::new()),
+    };
+    let vmi = manifest(host, name).replace("      interfaces:\n", &format!("{DRIVE}{others}{disk}"))
+        + "  - {name: data, ephemeral: {persistentVolumeClaim: {claimName: data}}}\n"
+        + &volumes;
     standalone.kubectl("apply -f -", Some(&vm_of(&vmi, name, "Always")))?.ok();
     standalone.becomes_ready(&format!("vm/{name}"))?;
     let mut guest = standalone.console(name)?;
@@ -51,6 +59,7 @@ fn share_a_claim(host: &Host, hypervisor: &'static str) -> Result<(), HostError>
     standalone.kubectl("wait --for=jsonpath={.status.phase}=Bound --timeout=30s pvc/data", None)?.ok();
     let claim = standalone.file("claims/default/data/disk.img");
     host.shell(&format!("printf base | dd of={claim} conv=notrunc 2>&1")).run()?.ok();
+    volume_kinds::prepare(&standalone)?;
     let mut guests = [starts(&standalone, host, "one")?, starts(&standalone, host, "two")?];
     for (guest, mark) in guests.iter_mut().zip(["mine", "ours"]) {
         assert_eq!(read(guest)?, "base");
@@ -62,6 +71,7 @@ fn share_a_claim(host: &Host, hypervisor: &'static str) -> Result<(), HostError>
     assert_eq!(kept, "base", "no guest writes to the claim");
     let conditions = standalone.json("get vmi one")?["status"]["conditions"].to_string();
     assert!(conditions.contains(&format!("\"{hypervisor}\"")), "not on {hypervisor}: {conditions}");
+    volume_kinds::are_used(&standalone, &mut guests[0])?;
     change_media(&standalone, "one", &mut guests[0])?;
     let held = standalone.kubectl("delete pvc data --wait=false", None)?;
     held.ok();

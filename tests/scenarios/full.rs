@@ -98,7 +98,13 @@ fn pause(standalone: &Standalone<'_>) -> Result<(Value, Value), HostError> {
 fn is_paused_until_there_is_room(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     const WRITE: &str = "dd if=/dev/zero of=/dev/vda bs=1M count=16 conv=fsync";
     let mut standalone = Standalone::start_in(host, hypervisor, "-t tmpfs -o size=128m tmpfs")?;
-    standalone.kubectl("apply -f -", Some(&manifest(host, "one")))?.ok();
+    let disk =
+        |policy: &str| format!("      - {{name: {policy}, errorPolicy: {policy}, disk: {{bus: virtio}}}}\n");
+    let volume = |policy: &str| format!("  - {{name: {policy}, emptyDisk: {{capacity: 64Mi}}}}\n");
+    let policies = ["report", "ignore"];
+    let disks = policies.map(disk).concat() + "      interfaces:\n";
+    let vmi = manifest(host, "one").replace("      interfaces:\n", &disks) + &policies.map(volume).concat();
+    standalone.kubectl("apply -f -", Some(&vmi))?.ok();
     standalone.becomes_ready("vmi/one")?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
@@ -109,6 +115,11 @@ fn is_paused_until_there_is_room(host: &Host, hypervisor: &'static str) -> Resul
     };
 
     fill(host)?;
+    // With other policies than the default, the guest goes on: it gets the error, or does not.
+    let small = |disk: &str| format!("dd if=/dev/zero of=/dev/{disk} bs=64k count=16 conv=fsync");
+    guest.run(&format!("! {}", small("vdb")), SOON)?;
+    guest.run(&small("vdc"), SOON)?;
+    assert_eq!(pause(&standalone)?, (Value::Null, "True".into()));
     guest.send(&format!("{WRITE}; echo written $?"))?;
     paused(&standalone, "PausedIOError")?;
     let cause = "not enough space on volume: scratch";

@@ -20,6 +20,12 @@ fn nested_a_panic_ends_a_guest_that_reports_it() {
     );
 }
 
+#[test]
+fn a_panic_ends_a_guest_that_reports_it_on_qemu_here() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    panics(&host_with_vireo(scratch.path())?.here()?, "qemu", "qemu")
+}
+
 fn panics(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostError> {
     let standalone = Standalone::start_on(host, chosen)?;
     for (model, module) in [("pvpanic", "pvpanic_pci"), ("isa", "pvpanic_mmio")] {

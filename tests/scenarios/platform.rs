@@ -42,7 +42,7 @@ fn a_guest_has_the_platform_that_its_manifest_chooses_here() -> Result<(), HostE
     let standalone = Standalone::start(&host)?;
     let vmi = manifest(&host, "one")
         .replace("      cores: 1\n", "      cores: 2\n")
-        .replace("    devices:\n", &format!("{DOMAIN}    devices:\n      blockMultiQueue: true\n"))
+        .replace("    devices:\n", &format!("{DOMAIN}    devices:\n      sound: {{name: card, model: ich9}}\n      blockMultiQueue: true\n"))
         .replace("      interfaces:\n", &format!("{DISK}      interfaces:\n"))
         .replace(
             "        masquerade: {}\n",
@@ -66,6 +66,8 @@ fn a_guest_has_the_platform_that_its_manifest_chooses_here() -> Result<(), HostE
         ("readlink -f /sys/class/net/eth0/device | cut -d/ -f5", "0000:00:0c.0"),
         ("cat /sys/bus/pci/devices/0000:00:0c.0/acpi_index", "7"),
         ("grep -c hpet /sys/devices/system/clocksource/clocksource0/available_clocksource || :", "0"),
+        // The class of audio devices (High Definition Audio).
+        ("grep -l 0x0403 /sys/bus/pci/devices/*/class | wc -l", "1"),
         ("ls /sys/firmware/acpi/tables | grep -c HPET || :", "0"),
         ("dd if=/dev/zero of=/dev/vda bs=64k count=16 conv=fsync 2>/dev/null && echo written", "written"),
         ("dd if=/dev/zero of=/dev/vdb bs=64k count=16 conv=fsync 2>/dev/null && echo written", "written"),

@@ -33,6 +33,13 @@ fn nested_a_watchdog_acts_where_a_guest_hangs() {
     );
 }
 
+#[test]
+fn a_watchdog_acts_where_a_guest_hangs_on_qemu_here() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let host = host_with_vireo_and_the_full_kernel(scratch.path())?.deadline(HOST).here()?;
+    watched(&host, "qemu", "qemu")
+}
+
 fn watched(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostError> {
     let standalone = Standalone::start_on(host, chosen)?;
     let mut guest = start(&standalone, host, "reset")?;
