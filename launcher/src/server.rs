@@ -15,8 +15,9 @@ use vireo_proto::launcher::{
     ForgetMemoryDumpRequest, ForgetMemoryDumpResponse, FreezeFilesystemsRequest, FreezeFilesystemsResponse,
     HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest, LaunchResponse, LifecycleCommand,
     LifecycleRequest, LifecycleResponse, ProbeRequest, ProbeResponse, ScreenshotRequest, ScreenshotResponse,
-    SetCredentialsRequest, SetCredentialsResponse, ShutdownRequest, ShutdownResponse, State,
-    StatisticsRequest, StatisticsResponse, ThawFilesystemsRequest, ThawFilesystemsResponse, WatchRequest,
+    SetCredentialsRequest, SetCredentialsResponse, SetLinksRequest, SetLinksResponse, ShutdownRequest,
+    ShutdownResponse, State, StatisticsRequest, StatisticsResponse, ThawFilesystemsRequest,
+    ThawFilesystemsResponse, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -117,6 +118,14 @@ impl Launcher for Server {
     ) -> Result<Response<DetachVolumeResponse>, Status> {
         let fault = self.session.hotplug(VolumeRequest::Detach(request.into_inner().name)).await;
         Ok(Response::new(DetachVolumeResponse { fault }))
+    }
+
+    async fn set_links(
+        &self,
+        request: Request<SetLinksRequest>,
+    ) -> Result<Response<SetLinksResponse>, Status> {
+        let fault = self.session.set_links(request.into_inner().down).await;
+        Ok(Response::new(SetLinksResponse { fault }))
     }
 
     async fn dump_memory(

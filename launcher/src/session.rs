@@ -148,6 +148,7 @@ impl Session {
         self.publish(|state| {
             state.agent = None;
             state.volumes.clear();
+            state.links = None;
             state.disk_failures.clear();
             state.memory_dump = None;
             state.pause_requested = false;
@@ -183,6 +184,7 @@ impl Session {
                     other @ (Command::Launch(..)
                     | Command::Lifecycle(..)
                     | Command::Hotplug(..)
+                    | Command::Links(..)
                     | Command::Dump(..)),
                 ) => {
                     reject(other, &self.state());
@@ -219,9 +221,10 @@ fn reject(command: Command, state: &State) {
         Command::Dismiss(reply) => {
             answer(reply, Some(fault(Code::Conflict, "the guest still runs")));
         }
-        Command::Lifecycle(_, reply) | Command::Hotplug(_, reply) | Command::Dump(_, reply) => {
-            answer(reply, Some(fault(Code::Conflict, "VMI is not running")))
-        }
+        Command::Lifecycle(_, reply)
+        | Command::Hotplug(_, reply)
+        | Command::Links(_, reply)
+        | Command::Dump(_, reply) => answer(reply, Some(fault(Code::Conflict, "VMI is not running"))),
         Command::Shutdown(_, reply) | Command::Kill(reply) => answer(reply, None),
         Command::Exit => {}
     }

@@ -17,7 +17,7 @@ mod volume_patch;
 pub mod volumes;
 
 pub use decide::{Action, Decision, Observed, decide};
-pub use declared::{VolumeChange, mark_ephemeral};
+pub use declared::{LiveChange, mark_ephemeral};
 pub use instance::{Revision, Start};
 pub use provision::Provision;
 pub use requests::{

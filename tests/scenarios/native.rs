@@ -1,12 +1,13 @@
 //! A VirtualMachine under `vireo` with the native hypervisor: what `standalone` shows on QEMU, and what only a reset does.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use vireo_tests::eventually::eventually;
 use vireo_tests::guest::{Guest, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
 use crate::scenarios::node::manifest;
-use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_with_a_claim};
+use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_of, vm_with_a_claim};
 
 #[test]
 fn nested_a_vm_on_native() {
@@ -117,8 +118,23 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
         "      rng: {}",
         "      networkInterfaceMultiqueue: true\n      blockMultiQueue: true\n      rng: {}",
     );
+    // Of the nested host, which has no other use for them; the scenario `huge_pages` has those of this host.
+    let huge = (hypervisor == "native").then_some(128);
+    let several = match huge {
+        Some(pages) => {
+            let reserve =
+                format!("echo 1 >/proc/sys/vm/compact_memory; echo {pages} >/proc/sys/vm/nr_hugepages");
+            host.shell(&reserve).run()?.ok();
+            assert_eq!(free_huge_pages(host)?, pages, "reserved");
+            several.replace("      guest: 256Mi\n", "      guest: 256Mi\n      hugepages: {pageSize: 2Mi}\n")
+        }
+        None => several,
+    };
     standalone.kubectl("apply -f -", Some(&several))?.ok();
     standalone.becomes_ready("vmi/one")?;
+    if huge.is_some() {
+        assert_eq!(free_huge_pages(host)?, 0, "the guest has all of them");
+    }
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     assert_eq!(guest.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", SOON)?.trim(), "2");
@@ -133,15 +149,49 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     guest.ready()?;
     guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
     standalone.kubectl("delete vmi one --timeout=60s", None)?.ok();
+    if let Some(pages) = huge {
+        assert_eq!(free_huge_pages(host)?, pages, "the guest is gone");
+        host.shell("echo 0 >/proc/sys/vm/nr_hugepages").run()?.ok();
+    }
 
     let mute = manifest(host, "mute").replace("masquerade: {}", "masquerade: {}\n        state: down");
-    standalone.kubectl("apply -f -", Some(&mute))?.ok();
-    standalone.becomes_ready("vmi/mute")?;
+    standalone.kubectl("apply -f -", Some(&vm_of(&mute, "mute", "Always")))?.ok();
+    standalone.becomes_ready("vm/mute")?;
     let mut guest = standalone.console("mute")?;
     guest.ready()?;
     assert_eq!(guest.run("ip link set eth0 up; cat /sys/class/net/eth0/carrier", SOON)?.trim(), "0");
     assert_eq!(nic(&standalone, "mute")?, ("down".into(), 1.into()));
-    standalone.kubectl("delete vmi mute --timeout=60s", None)?.ok();
+    for (state, carrier) in [("up", 1), ("down", 0), ("up", 1)] {
+        switch_link(&standalone, "mute", state)?;
+        let wait = format!("until [ $(cat /sys/class/net/eth0/carrier) = {carrier} ]; do sleep 0.1; done");
+        guest.run(&wait, SOON)?;
+        eventually("the status shows the link", SOON, || Ok(nic(&standalone, "mute")?.0 == state))?;
+    }
+    guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
+    // A link stays as it was switched across a reset.
+    switch_link(&standalone, "mute", "down")?;
+    guest.run("until [ $(cat /sys/class/net/eth0/carrier) = 0 ]; do sleep 0.1; done", SOON)?;
+    standalone.virtctl("reset vmi mute")?.ok();
+    guest.ready()?;
+    assert_eq!(guest.run("ip link set eth0 up; cat /sys/class/net/eth0/carrier", SOON)?.trim(), "0");
+    let conditions = standalone.json("get vm mute")?["status"]["conditions"].to_string();
+    assert!(!conditions.contains("RestartRequired"), "{conditions}");
+    standalone.kubectl("delete vm mute --timeout=60s", None)?.ok();
+    Ok(())
+}
+
+/// Huge pages of a host that no process has or has been promised.
+fn free_huge_pages(host: &Host) -> Result<u64, HostError> {
+    let line = "cd /sys/kernel/mm/hugepages/hugepages-2048kB; echo $(($(cat free_hugepages) - $(cat resv_hugepages)))";
+    let free = host.shell(line).run()?.ok();
+    Ok(free.trim().parse().unwrap_or_else(|error| panic!("{error}: {free:?}")))
+}
+
+/// Switches the link of the only NIC in the template of a VM.
+fn switch_link(standalone: &Standalone<'_>, vm: &str, state: &str) -> Result<(), HostError> {
+    let path = "/spec/template/spec/domain/devices/interfaces/0/state";
+    let patch = json!([{"op": "add", "path": path, "value": state}]);
+    standalone.kubectl(&format!("patch vm {vm} --type=json -p '{patch}'"), None)?.ok();
     Ok(())
 }
 

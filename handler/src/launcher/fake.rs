@@ -83,6 +83,10 @@ impl Launcher for FakeLauncher {
         Err(Status::unimplemented("as launchers of older releases"))
     }
 
+    async fn set_links(&self, _: Request<SetLinksRequest>) -> Result<Response<SetLinksResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
     async fn dump_memory(
         &self,
         _: Request<DumpMemoryRequest>,

@@ -21,8 +21,8 @@ use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
     DismissRequest, DumpMemoryRequest, Fault, ForgetMemoryDumpRequest, FreezeFilesystemsRequest,
     HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand, LifecycleRequest, ProbeRequest,
-    ScreenshotRequest, SetCredentialsRequest, ShutdownRequest, State, Statistics, StatisticsRequest,
-    ThawFilesystemsRequest, WatchRequest,
+    ScreenshotRequest, SetCredentialsRequest, SetLinksRequest, ShutdownRequest, State, Statistics,
+    StatisticsRequest, ThawFilesystemsRequest, WatchRequest,
 };
 
 use super::process::{Ending, Process};
@@ -171,6 +171,15 @@ impl Link {
         check_fault(
             within(LIFECYCLE_TIMEOUT, client.detach_volume(DetachVolumeRequest { name })).await?.fault,
         )
+    }
+
+    /// Switches the links of the guest's NICs: these are down.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or rejects the call.
+    pub async fn set_links(&self, down: Vec<String>) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        check_fault(within(RESPONSE_TIMEOUT, client.set_links(SetLinksRequest { down })).await?.fault)
     }
 
     /// Begins a memory dump to a file that was passed.

@@ -85,6 +85,7 @@ impl VmiReconciler {
             Action::MarkUnhealthy => self.mark_unhealthy(),
             Action::Stop => self.stop(),
             Action::HotplugVolumes => self.hotplug_volumes(interrupt).await,
+            Action::SetLinks => self.set_links(interrupt).await,
             Action::Kill => self.kill().await,
             Action::RecordOutcome => self.record_outcome().await,
             Action::RecordLoss => self.record_loss().await,

@@ -109,6 +109,8 @@ pub struct Observed {
     pub launcher: Launcher,
     /// The hotplugged volumes of the guest differ from the VMI's spec.
     pub volumes_differ: bool,
+    /// The links of the guest's NICs differ from the VMI's spec.
+    pub links_differ: bool,
     /// The livenessProbe fails.
     pub liveness_failed: bool,
     /// The request to shut the guest down or to exit.
@@ -132,6 +134,8 @@ pub enum Action {
     Stop,
     /// Hotplug and unplug volumes.
     HotplugVolumes,
+    /// Switch the links of NICs.
+    SetLinks,
     /// Press the guest's power button.
     AskShutdown,
     /// Kill the launcher and every process that it started, the guest's among them.
@@ -194,6 +198,7 @@ pub fn decide(wanted: Wanted, observed: &Observed) -> Action {
             Request::Sent | Request::Overdue => Action::Wait,
         },
         Launcher::Alive if observed.liveness_failed => Action::MarkUnhealthy,
+        Launcher::Alive if observed.links_differ => Action::SetLinks,
         Launcher::Alive if observed.volumes_differ => Action::HotplugVolumes,
         // A slow launcher is not dead: a guest that has run and is wanted ends only with its process.
         Launcher::Silent | Launcher::Starting | Launcher::Alive => Action::Wait,

@@ -1,7 +1,8 @@
-//! Hotplugs volumes into a running guest and unplugs them.
+//! What changes while a guest runs: volumes are hotplugged and unplugged, links of NICs are switched.
 
 use tracing::warn;
 use vireo_api::spec::{Disk, Vm};
+use vireo_api::v1::Interface;
 use vireo_proto::files;
 
 use super::act::{Done, cancel_if, run_blocking, sync_error};
@@ -16,6 +17,9 @@ use crate::manifests::Origin;
 use crate::settings::Runtime;
 use crate::storage::{self, HostDisks, StorageError};
 
+/// The reason of a sync error: a link was not switched.
+pub(super) const LINK_FAILED: &str = "FailedLinkSync";
+
 fn disk_error(error: StorageError) -> SyncError {
     let sync_error = SyncError { reason: error.reason(), message: chain(&error) };
     if sync_error.is_about_claims() {
@@ -26,12 +30,18 @@ fn disk_error(error: StorageError) -> SyncError {
 }
 
 impl VmiReconciler {
-    /// Applies the part of a VMI that the API may change while it runs: its hotplugged volumes.
+    /// Applies the part of a VMI that the API may change while it runs: its hotplugged volumes and the links of its NICs.
     pub(super) fn apply_volumes(&mut self, desired: &Desired) -> Done {
         let Some((manifest, Origin::Object(uid))) = desired.manifest() else { return Ok(()) };
         let Some(record) = self.record.as_ref().filter(|record| record.uid == *uid) else { return Ok(()) };
         let (now, has) = (&manifest.vmi.spec, &record.vmi.spec);
-        if now.volumes == has.volumes && now.domain.devices.disks == has.domain.devices.disks {
+        let interfaces = now.domain.devices.interfaces.clone();
+        let is_switched =
+            |has: &Interface| interfaces.iter().any(|now| now.name == has.name && now.state != has.state);
+        if now.volumes == has.volumes
+            && now.domain.devices.disks == has.domain.devices.disks
+            && !has.domain.devices.interfaces.iter().any(is_switched)
+        {
             return Ok(());
         }
         let (volumes, disks) = (now.volumes.clone(), now.domain.devices.disks.clone());
@@ -40,7 +50,21 @@ impl VmiReconciler {
         self.change(|record| {
             record.vmi.spec.volumes = volumes;
             record.vmi.spec.domain.devices.disks = disks;
+            for has in &mut record.vmi.spec.domain.devices.interfaces {
+                if let Some(now) = interfaces.iter().find(|now| now.name == has.name) {
+                    has.state.clone_from(&now.state);
+                }
+            }
         })
+    }
+
+    /// Switches the links of NICs to what the spec has.
+    pub(super) async fn set_links(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
+        let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
+        let down = vm.interfaces().iter().filter(|nic| !nic.is_link_up());
+        let down = down.map(|nic| nic.name().to_owned()).collect();
+        let Some(done) = interrupt.or(self.link()?.set_links(down)).await else { return Ok(()) };
+        done.map_err(sync_error(LINK_FAILED))
     }
 
     /// Tries every change and returns the first error.

@@ -15,6 +15,7 @@ use super::credentials::{CredentialSync, Guest};
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
+use super::hotplug::LINK_FAILED;
 use super::memory_dump;
 use super::observe::observe_launcher;
 use super::prober::Prober;
@@ -194,12 +195,12 @@ impl VmiReconciler {
         let mut until = self.overdue_at();
         match done {
             Ok(()) if action == Action::Wait => {
-                if self.sync_error.as_ref().is_some_and(|sync_error| sync_error.is_about_volumes())
-                    && !observed.volumes_differ
-                {
-                    // The volume that failed is no longer in the spec.
-                    self.sync_error = None;
-                }
+                let is_over = |error: &SyncError| {
+                    error.is_about_volumes() && !observed.volumes_differ
+                        || error.reason == LINK_FAILED && !observed.links_differ
+                };
+                // What failed is no longer in the spec.
+                self.sync_error.take_if(|error| is_over(error));
             }
             Ok(()) => {
                 self.sync_error = None;
@@ -216,8 +217,12 @@ impl VmiReconciler {
             }
         }
         let waits = match action {
-            // The pidfd reports the end of a killed process; the launcher's state reports hotplugged volumes.
-            Action::Wait | Action::Kill | Action::ReportForeignLauncher | Action::HotplugVolumes => true,
+            // The pidfd reports the end of a killed process; the launcher's state reports volumes and links.
+            Action::Wait
+            | Action::Kill
+            | Action::ReportForeignLauncher
+            | Action::HotplugVolumes
+            | Action::SetLinks => true,
             _ => self.sync_error.is_some(),
         };
         if !self.publish(desired, waits) {
@@ -288,7 +293,21 @@ impl VmiReconciler {
             record.map(|record| decide::Record { outdated: desired.differs(record), ..record.facts() });
         let liveness_failed =
             self.prober.as_ref().is_some_and(|prober| prober.results().liveness.healthy == Some(false));
-        Observed { record, launcher, volumes_differ: self.volumes_differ(), liveness_failed, request }
+        let (volumes_differ, links_differ) = (self.volumes_differ(), self.links_differ());
+        Observed { record, launcher, volumes_differ, links_differ, liveness_failed, request }
+    }
+
+    /// Whether the link of a NIC has to be switched. Launchers of earlier releases do not report links.
+    fn links_differ(&self) -> bool {
+        let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
+        let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
+        let Some(links) = state.links.filter(|_| takes) else { return false };
+        record.vm().is_ok_and(|vm| {
+            let mut nics = vm.interfaces().iter();
+            nics.any(|nic| {
+                if nic.is_link_up() { &links.down } else { &links.up }.iter().any(|one| one == nic.name())
+            })
+        })
     }
 
     /// Whether a volume has to be hotplugged or unplugged.

@@ -35,6 +35,13 @@ pub enum VmCommand {
     Pause,
     /// Resume the vCPUs; answered by [`Event::Resumed`]. Requests held because disks failed are retried at once.
     Resume,
+    /// Switch the link of a NIC.
+    SetLink {
+        /// Its position in the list of NICs.
+        index: usize,
+        /// Whether it is up from now on.
+        up: bool,
+    },
     /// Die now.
     Kill,
 }

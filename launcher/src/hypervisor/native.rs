@@ -84,6 +84,7 @@ async fn start_vm(
         events: end.events.clone(),
         current: controls.clone(),
         stalls,
+        links: config.links(),
     };
     let pin = move |kind| {
         if let Some(pinning) = &pinning {

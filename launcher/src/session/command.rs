@@ -24,6 +24,8 @@ pub enum Command {
     Lifecycle(VmCommand, oneshot::Sender<Option<Fault>>),
     /// Attach or detach a volume.
     Hotplug(VolumeRequest, oneshot::Sender<Option<Fault>>),
+    /// Switch the links of the NICs: these are down.
+    Links(Vec<String>, oneshot::Sender<Option<Fault>>),
     /// Write the guest's memory to a file, or forget that.
     Dump(DumpCommand, oneshot::Sender<Option<Fault>>),
     /// The outcome is recorded.
@@ -150,6 +152,11 @@ impl Handle {
     /// Attaches or detaches a volume; returns once it is done or has failed.
     pub async fn hotplug(&self, wanted: VolumeRequest) -> Option<Fault> {
         self.ask(|reply| Command::Hotplug(wanted, reply)).await
+    }
+
+    /// Switches the links of the NICs: these are down, and the others are up.
+    pub async fn set_links(&self, down: Vec<String>) -> Option<Fault> {
+        self.ask(|reply| Command::Links(down, reply)).await
     }
 
     /// Begins a memory dump, or forgets the last one.

@@ -61,9 +61,11 @@ impl RunningVm {
         match command {
             VmCommand::Pause => self.waiter = Some(Waiter { phase: Phase::Paused, reply }),
             VmCommand::Resume => self.waiter = Some(Waiter { phase: Phase::Running, reply }),
-            VmCommand::PowerButton | VmCommand::SoftReboot | VmCommand::Reset | VmCommand::Kill => {
-                answer(reply, None)
-            }
+            VmCommand::PowerButton
+            | VmCommand::SoftReboot
+            | VmCommand::Reset
+            | VmCommand::SetLink { .. }
+            | VmCommand::Kill => answer(reply, None),
         }
     }
 

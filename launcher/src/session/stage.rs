@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::{info, warn};
-use vireo_proto::launcher::{DiskFailure, Outcome, State, state::Phase};
+use vireo_proto::launcher::{DiskFailure, Links, Outcome, State, state::Phase};
 
 use super::dump::{self, is_under_way};
 use super::lifecycle::{Pause, Waiter};
@@ -14,7 +14,7 @@ use super::{Command, Session, answer, earlier_deadline, reject};
 use crate::agent::{AgentClient, FROZEN};
 use crate::console::Console;
 use crate::hypervisor::{Event, Guest, VmCommand};
-use crate::launch::Launch;
+use crate::launch::{Interface, Launch};
 
 /// How long a shutdown waits for file systems that are frozen.
 const THAW_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,6 +57,13 @@ impl RunningVm {
     }
 }
 
+/// The links of the NICs, some of which are up.
+pub(super) fn links(launch: &Launch, is_up: impl Fn(&Interface) -> bool) -> Links {
+    let (up, down): (Vec<_>, Vec<_>) = launch.interfaces.iter().partition(|nic| is_up(nic));
+    let names = |nics: Vec<&Interface>| nics.into_iter().map(|nic| nic.name.clone()).collect();
+    Links { down: names(down), up: names(up) }
+}
+
 impl Session {
     pub(super) async fn running(&mut self, mut vm: RunningVm) -> Stage {
         loop {
@@ -85,11 +92,28 @@ impl Session {
                     }
                     Some(Command::Lifecycle(command, reply)) => vm.lifecycle(command, reply),
                     Some(Command::Dump(command, reply)) => answer(reply, self.dump(&vm, command).err()),
+                    Some(Command::Links(down, reply)) => {
+                        self.set_links(&vm, &down);
+                        answer(reply, None);
+                    }
                     Some(Command::Hotplug(wanted, reply)) => vm.hotplug(wanted, (&self.state(), self.node.files()), reply),
                     Some(other) => reject(other, &self.state()),
                 }
             }
         }
+    }
+
+    /// Switches the links of the NICs that are to change.
+    fn set_links(&self, vm: &RunningVm, down: &[String]) {
+        let before = self.state().links.unwrap_or_default().down;
+        let nics = vm.launch.interfaces.iter().enumerate();
+        for (index, nic) in nics.filter(|(_, nic)| before.contains(&nic.name) != down.contains(&nic.name)) {
+            let up = before.contains(&nic.name);
+            info!(nic = nic.name, up, "the link is switched");
+            vm.guest.command(VmCommand::SetLink { index, up });
+        }
+        let links = links(&vm.launch, |nic| !down.contains(&nic.name));
+        self.publish(|state| state.links = Some(links));
     }
 
     pub(super) async fn stopping(&mut self, mut vm: RunningVm, mut deadline: Instant) -> Stage {

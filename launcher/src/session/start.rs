@@ -10,7 +10,7 @@ use vireo_proto::CONSOLE_HISTORY_SOCKET;
 use vireo_proto::launcher::{Fault, Hypervisor as WireHypervisor, LaunchRequest, State};
 use vireo_proto::launcher::{hypervisor, state::Phase};
 
-use super::stage::{RunningVm, Stage};
+use super::stage::{RunningVm, Stage, links};
 use super::{Command, IDLE_TIMEOUT, Session, answer, earlier_deadline, outcome, reject};
 use crate::agent::{Agent, AgentPort, AgentRequest};
 use crate::console::{self, Console, Greeting};
@@ -57,9 +57,12 @@ impl Session {
                 Some(Command::Shutdown(_, reply) | Command::Kill(reply)) => {
                     answer(reply, Some(fault(Code::Conflict, "no VM was launched")));
                 }
-                Some(other @ (Command::Lifecycle(..) | Command::Hotplug(..) | Command::Dump(..))) => {
-                    reject(other, &self.state())
-                }
+                Some(
+                    other @ (Command::Lifecycle(..)
+                    | Command::Hotplug(..)
+                    | Command::Links(..)
+                    | Command::Dump(..)),
+                ) => reject(other, &self.state()),
                 Some(Command::Dismiss(reply)) => {
                     answer(reply, None);
                     return Stage::Gone;
@@ -178,6 +181,8 @@ impl Session {
                 started = &mut up.starting => {
                     let stage = match started {
                         Ok(guest) => {
+                            let links = links(&up.launch, |nic| nic.link_up);
+                            self.publish(|state| state.links = Some(links));
                             self.enter(Phase::Running);
                             info!("the VM runs");
                             self.stats_source.send_replace(Some((guest.meter(), Arc::clone(&up.launch))));

@@ -48,8 +48,8 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
     validate(new)
 }
 
-/// Validates the change of a VMI's spec: users cannot change it; KubeVirt's components can plug volumes, and set how long
-/// its guest may take to shut down.
+/// Validates the change of a VMI's spec: users cannot change it; KubeVirt's components can plug volumes, switch links of NICs,
+/// and set how long its guest may take to shut down.
 pub fn validate_update(new: &Value, old: &Value, is_component: bool) -> Vec<Problem> {
     if new.get("spec") == old.get("spec") {
         return Vec::new();
@@ -72,6 +72,12 @@ fn fixed(vmi: &Value) -> Value {
         let devices = domain.entry("devices").or_insert_with(|| json!({}));
         if let Some(devices) = devices.as_object_mut() {
             devices.remove("disks");
+            for interface in devices.get_mut("interfaces").and_then(Value::as_array_mut).into_iter().flatten()
+            {
+                if let Some(interface) = interface.as_object_mut() {
+                    interface.remove("state");
+                }
+            }
         }
     }
     spec
@@ -141,6 +147,16 @@ mod tests {
         hurried["spec"]["terminationGracePeriodSeconds"] = json!(1);
         assert_eq!(validate_update(&hurried, &old, true), []);
         assert_eq!(validate_update(&hurried, &old, false)[0].cause, Forbidden);
+        let nics = |state: &str| json!([{"name": "default", "masquerade": {}, "state": state}]);
+        let mut linked = old.clone();
+        linked["spec"]["networks"] = json!([{"name": "default", "pod": {}}]);
+        linked["spec"]["domain"]["devices"]["interfaces"] = nics("up");
+        let mut switched = linked.clone();
+        switched["spec"]["domain"]["devices"]["interfaces"] = nics("down");
+        assert_eq!(validate_update(&switched, &linked, true), []);
+        assert_eq!(validate_update(&switched, &linked, false)[0].cause, Forbidden);
+        switched["spec"]["domain"]["devices"]["interfaces"][0]["model"] = json!("e1000");
+        assert_eq!(validate_update(&switched, &linked, true)[0].cause, Forbidden);
         plugged["spec"]["volumes"] = json!([]);
         assert!(!validate_update(&plugged, &old, true).is_empty(), "a disk without a volume");
         let mut larger = old.clone();

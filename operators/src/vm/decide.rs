@@ -6,7 +6,7 @@ use vireo_api::v1::{
 };
 
 use super::conditions::{Own, conditions};
-use super::declared::{self, VolumeChange};
+use super::declared::{self, LiveChange};
 use super::instance::{Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::memory_dump::DumpVolume;
@@ -50,8 +50,8 @@ pub enum Action {
     CreateVmi(Box<Start>),
     /// Apply a volume request to the template and the VMI, by [`super::volumes::apply`].
     ApplyVolumes(Box<VolumeRequest>),
-    /// Change the hotpluggable volumes of the VMI to those of the template.
-    SyncVolumes(Box<VolumeChange>),
+    /// Change the hotpluggable volumes and the links of the VMI to those of the template.
+    SyncInstance(Box<LiveChange>),
     /// Add the volume of a memory dump to the template or the VMI, or remove it.
     ApplyMemoryDump(DumpVolume),
     /// Delete the VMI.
@@ -128,7 +128,7 @@ pub fn decide(observed: Observed<'_>) -> Decision {
     let requeue_at = backoff::waits_until(status.start_failure.as_ref(), now).filter(|_| {
         matches!(
             action,
-            Action::Wait | Action::ApplyVolumes(_) | Action::SyncVolumes(_) | Action::CreateDataVolumes(_)
+            Action::Wait | Action::ApplyVolumes(_) | Action::SyncInstance(_) | Action::CreateDataVolumes(_)
         ) && life == Life::Absent
     });
     Decision { status, action, requeue_at }
@@ -190,7 +190,7 @@ fn apply_volumes(action: Action, observed: &Observed<'_>, status: &VirtualMachin
             let dump = memory_dump::change(status, observed.vm, observed.instance);
             let declared = || declared::change(&template(observed)?.spec, observed.instance).0;
             dump.map(Action::ApplyMemoryDump)
-                .or_else(|| declared().map(|change| Action::SyncVolumes(Box::new(change))))
+                .or_else(|| declared().map(|change| Action::SyncInstance(Box::new(change))))
                 .unwrap_or(Action::Wait)
         }
         (action, _) => action,

@@ -1,27 +1,37 @@
-//! Hotpluggable volumes of a VM's template: its instance follows them while it runs. Media of CD-ROM drives are among them.
+//! What an instance follows of its VM's template while it runs: hotpluggable volumes, media of CD-ROM drives among them, and the
+//! links of NICs.
 
 use serde_json::{Value, json};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE};
-use vireo_api::v1::{Disk, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest};
+use vireo_api::v1::{
+    Disk, Interface, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest,
+};
 
 use super::EPHEMERAL_ANNOTATION;
 use super::life::Life;
 use super::volumes::{has_drive, is_hotpluggable, name, remove_volume};
 
-/// How the volumes of an instance change.
+/// How the volumes and links of an instance change.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct VolumeChange {
+pub struct LiveChange {
     removed: Vec<String>,
     added: Vec<(Volume, Option<Disk>)>,
+    /// Names of interfaces and their states.
+    links: Vec<(String, String)>,
 }
 
-impl VolumeChange {
+impl LiveChange {
     /// Makes the change. Making it again changes nothing.
     pub fn apply(&self, spec: &mut VirtualMachineInstanceSpec) {
         for name in &self.removed {
             let is_wanted = |volume: &&Volume| self.added.iter().any(|(added, _)| is_same(added, volume));
             if spec.volumes.iter().find(|volume| volume.name == *name).is_some_and(|one| !is_wanted(&one)) {
                 remove_volume(spec, name);
+            }
+        }
+        for interface in &mut spec.domain.devices.interfaces {
+            if let Some((_, state)) = self.links.iter().find(|(name, _)| *name == interface.name) {
+                interface.state.clone_from(state);
             }
         }
         for (volume, disk) in &self.added {
@@ -64,12 +74,12 @@ pub fn mark_ephemeral(instance: &mut Value, request: &VolumeRequest) {
     }
 }
 
-/// How the volumes of an instance have to change, and whether some change only with its restart: the native hypervisor attaches
+/// How the volumes and links of an instance have to change, and whether some change only with its restart: the native hypervisor attaches
 /// media alone.
 pub(super) fn change(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
-) -> (Option<VolumeChange>, bool) {
+) -> (Option<LiveChange>, bool) {
     let Some(instance) = instance.filter(|one| Life::of(Some(one)) == Life::Alive) else {
         return (None, false);
     };
@@ -97,6 +107,22 @@ pub(super) fn change(
             _ => needs_restart = true,
         }
     }
-    let change = VolumeChange { removed, added };
-    ((change != VolumeChange::default()).then_some(change), needs_restart)
+    let links = links(template, &instance.spec);
+    let change = LiveChange { removed, added, links };
+    ((change != LiveChange::default()).then_some(change), needs_restart)
+}
+
+/// The interfaces of an instance whose links have to be switched.
+fn links(
+    template: &VirtualMachineInstanceSpec,
+    instance: &VirtualMachineInstanceSpec,
+) -> Vec<(String, String)> {
+    let wanted = &template.domain.devices.interfaces;
+    let is_down = |interface: &Interface| interface.state == "down";
+    let differs = |has: &&Interface| {
+        wanted.iter().any(|one| one.name == has.name && one.state != "absent" && is_down(one) != is_down(has))
+    };
+    let interfaces = instance.domain.devices.interfaces.iter().filter(differs);
+    let state = |has: &Interface| if is_down(has) { "up" } else { "down" };
+    interfaces.map(|has| (has.name.clone(), state(has).to_owned())).collect()
 }

@@ -10,7 +10,7 @@ pub fn plug(object: &mut Value, pointer: &str, request: &VolumeRequest) {
     set_volumes(object, pointer, |spec| apply(request, spec));
 }
 
-/// Changes volumes and disks of the spec at `pointer` in an object.
+/// Changes volumes, disks and states of interfaces of the spec at `pointer` in an object.
 pub fn set_volumes(object: &mut Value, pointer: &str, change: impl FnOnce(&mut VirtualMachineInstanceSpec)) {
     let Some(spec) = object.pointer_mut(pointer) else { return };
     // Stored objects were decoded when they were admitted.
@@ -20,15 +20,22 @@ pub fn set_volumes(object: &mut Value, pointer: &str, change: impl FnOnce(&mut V
     if after == before {
         return;
     }
+    let states: Vec<String> = after.domain.devices.interfaces.iter().map(|one| one.state.clone()).collect();
     let after = json!(after);
     let list = |pointer: &str| after.pointer(pointer).cloned().unwrap_or_else(|| json!([]));
     spec["volumes"] = list("/volumes");
     // Empty objects on the way may have been left out.
     spec["domain"]["devices"]["disks"] = list("/domain/devices/disks");
+    let interfaces = spec.pointer_mut("/domain/devices/interfaces").and_then(Value::as_array_mut);
+    for (interface, state) in interfaces.into_iter().flatten().zip(states) {
+        if !state.is_empty() {
+            interface["state"] = json!(state);
+        }
+    }
 }
 
 /// Reads a VMI for a cache, with of its spec only the names and claims of its volumes, by which it is known which of them
-/// are plugged, and the names of its CD-ROM drives.
+/// are plugged, the names of its CD-ROM drives, and the links of its NICs.
 ///
 /// # Errors
 /// When it is not a VMI.
@@ -37,8 +44,16 @@ pub fn with_volumes(mut object: Value) -> Result<VirtualMachineInstance, serde_j
     let volumes: Vec<Value> = volumes.into_iter().flatten().filter_map(identity).collect();
     let disks = object.pointer("/spec/domain/devices/disks").and_then(Value::as_array);
     let drives: Vec<Value> = disks.into_iter().flatten().filter_map(drive).collect();
-    object["spec"] = json!({ "volumes": volumes, "domain": {"devices": {"disks": drives}} });
+    let interfaces = object.pointer("/spec/domain/devices/interfaces").and_then(Value::as_array);
+    let links: Vec<Value> = interfaces.into_iter().flatten().filter_map(link).collect();
+    let devices = json!({"disks": drives, "interfaces": links});
+    object["spec"] = json!({ "volumes": volumes, "domain": { "devices": devices } });
     serde_json::from_value(object)
+}
+
+fn link(interface: &Value) -> Option<Value> {
+    let state = interface.get("state").and_then(Value::as_str).unwrap_or_default();
+    Some(json!({"name": interface.get("name")?.as_str()?, "state": state}))
 }
 
 fn drive(disk: &Value) -> Option<Value> {

@@ -209,7 +209,7 @@ pub(super) fn forget_done(
     requests.retain(|request| [kept, runs].into_iter().flatten().any(|spec| !is_done(request, spec)));
 }
 
-/// The spec without what may be plugged in and out while it runs.
+/// The spec without what may be plugged in and out, or switched, while it runs.
 pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpec {
     let mut spec = spec.clone();
     let hotpluggable: Vec<String> = spec
@@ -220,6 +220,10 @@ pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstance
         .collect();
     spec.volumes.retain(|volume| !hotpluggable.contains(&volume.name) && volume.memory_dump.is_none());
     spec.domain.devices.disks.retain(|disk| disk.cdrom.is_some() || !hotpluggable.contains(&disk.name));
+    // NICs themselves come and go with a restart.
+    for interface in spec.domain.devices.interfaces.iter_mut().filter(|one| one.state != "absent") {
+        interface.state.clear();
+    }
     spec
 }
 

@@ -24,7 +24,14 @@ fn decided(
 ) -> Action {
     decide(
         wanted,
-        &Observed { record: record.into(), launcher, volumes_differ: false, liveness_failed: false, request },
+        &Observed {
+            record: record.into(),
+            launcher,
+            volumes_differ: false,
+            links_differ: false,
+            liveness_failed: false,
+            request,
+        },
     )
 }
 
@@ -171,7 +178,14 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
                 {
                     all.push((
                         wanted,
-                        Observed { record: *record, launcher, volumes_differ, liveness_failed, request },
+                        Observed {
+                            record: *record,
+                            launcher,
+                            volumes_differ,
+                            links_differ: false,
+                            liveness_failed,
+                            request,
+                        },
                     ));
                 }
             }
@@ -192,10 +206,15 @@ fn a_guest_gets_its_volumes_while_it_runs() {
             record: Some(record),
             launcher,
             volumes_differ: true,
+            links_differ: false,
             liveness_failed: false,
             request: Request::Unsent,
         };
         assert_eq!(decide(Wanted::Present, &observed), expected, "{record:?} {launcher:?}");
+        // Links first: a volume may have to wait for the guest.
+        let both = Observed { links_differ: true, ..observed };
+        let expected = if expected == Action::HotplugVolumes { Action::SetLinks } else { expected };
+        assert_eq!(decide(Wanted::Present, &both), expected, "{record:?} {launcher:?}");
     }
 }
 
@@ -213,6 +232,7 @@ fn an_unhealthy_guest_is_marked_once() {
             record: Some(record),
             launcher,
             volumes_differ: true,
+            links_differ: false,
             liveness_failed: true,
             request: Request::Unsent,
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use vireo_vmm::Controls;
+use vireo_vmm::config::Link;
 use vireo_vmm::state::SaveError;
 
 use super::desired::DesiredState;
@@ -18,6 +19,8 @@ pub(super) struct CommandLoop {
     /// The VM there is; `None` between two.
     pub(super) current: watch::Receiver<Option<Controls>>,
     pub(super) stalls: Stalls,
+    /// Of its NICs, in their order: the same for all VMs.
+    pub(super) links: Vec<Arc<Link>>,
 }
 
 impl CommandLoop {
@@ -89,6 +92,11 @@ impl CommandLoop {
                     self.resume();
                 }
                 self.emit(Event::Resumed);
+            }
+            VmCommand::SetLink { index, up } => {
+                if let Some(link) = self.links.get(index) {
+                    link.set_up(up);
+                }
             }
             VmCommand::Kill => self.apply(Controls::kill),
         }

@@ -337,6 +337,9 @@ impl QemuVm {
                 let steps = self.stall.resume(Instant::now());
                 return self.apply_stall_actions(ctx, steps).await;
             }
+            VmCommand::SetLink { index, up } => {
+                return self.writer.write_line(&qmp::set_link(&nic_id(index), up)).await;
+            }
             VmCommand::Kill => "quit",
         };
         self.writer.send_command(command).await;

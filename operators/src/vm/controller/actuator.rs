@@ -16,7 +16,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::life::Life;
 use super::super::memory_dump::{self, DumpVolume};
-use super::super::{Action, RunStrategy, Start, VolumeChange, plug, set_volumes};
+use super::super::{Action, LiveChange, RunStrategy, Start, plug, set_volumes};
 use super::Controller;
 use crate::ReconcileError;
 use crate::revision::controller_revision;
@@ -89,7 +89,7 @@ impl<'a> Actuator<'a> {
             }
             (Action::SetRunStrategy(strategy), _) => self.choose(strategy).await?,
             (Action::ApplyVolumes(request), _) => self.plug(&request).await?,
-            (Action::SyncVolumes(change), _) => self.sync_volumes(&change).await?,
+            (Action::SyncInstance(change), _) => self.sync_instance(&change).await?,
             (Action::ApplyMemoryDump(volume), _) => self.set_dump_volume(&volume).await?,
             (Action::CreateDataVolumes(templates), _) => return self.create_data_volumes(&templates).await,
             (Action::CreateVmi(start), _) => return self.start(*start).await,
@@ -134,13 +134,14 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    /// Changes the volumes of the VMI to those of the template. The template's next change brings another attempt.
-    async fn sync_volumes(&self, volumes: &VolumeChange) -> Result<(), ReconcileError> {
+    /// Changes volumes and links of the VMI to those of the template. The template's next change brings another attempt.
+    async fn sync_instance(&self, volumes: &LiveChange) -> Result<(), ReconcileError> {
         let change = |object: &mut Value, pointer: &str| {
             set_volumes(object, pointer, |spec| volumes.apply(spec));
         };
         if let Some(refused) = refusal(self.change_volumes((false, true), change).await)? {
-            let message = format!("The volumes of the template are not those of the VMI: {refused}");
+            let message =
+                format!("The volumes and links of the template are not those of the VMI: {refused}");
             self.publish(Reason::HotplugFailed, message).await;
         }
         Ok(())

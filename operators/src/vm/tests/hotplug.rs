@@ -185,6 +185,22 @@ fn an_instance_follows_the_hotpluggable_volumes_of_the_template() {
 }
 
 #[test]
+fn an_instance_follows_the_links_of_the_template() {
+    let mut world = World::new("Always");
+    let nics = |state: &str| json!({"domain": {"devices": {"interfaces": [{"name": "a", "state": state}, {"name": "b"}]}}});
+    world.edit(nics(""));
+    assert!(world.runs());
+    for (state, expected) in
+        [("down", ["down", ""]), ("up", ["up", ""]), ("down", ["down", ""]), ("", ["up", ""])]
+    {
+        world.edit(nics(state));
+        let interfaces = &world.instance.as_ref().unwrap().spec.domain.devices.interfaces;
+        let states: Vec<_> = interfaces.iter().map(|one| one.state.as_str()).collect();
+        assert_eq!((states, world.follows().1), (expected.to_vec(), false), "{state}");
+    }
+}
+
+#[test]
 fn a_medium_is_requested_for_a_drive() {
     let mut world = World::new("Always");
     world.edit(spec(&[("cd", "cdrom")], &[]));

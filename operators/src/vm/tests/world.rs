@@ -107,7 +107,7 @@ impl World {
                     volumes::apply(&request, spec);
                 }
             }
-            Action::SyncVolumes(change) => change.apply(&mut self.instance.as_mut().unwrap().spec),
+            Action::SyncInstance(change) => change.apply(&mut self.instance.as_mut().unwrap().spec),
             Action::ApplyMemoryDump(DumpVolume { claim, in_template, in_vmi }) => {
                 let template = self.vm.spec.template.as_mut().map(|template| &mut template.spec);
                 let instance = self.instance.as_mut().map(|instance| &mut instance.spec);
