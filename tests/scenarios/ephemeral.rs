@@ -1,6 +1,8 @@
 //! VMIs over the disk of a claim, which none of them writes to. They have other volumes of the host, too, and a
 //! CD-ROM drive whose media are changed.
 
+use std::time::Duration;
+
 use vireo_tests::guest::{Guest, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
@@ -9,6 +11,8 @@ use crate::scenarios::media::{DRIVE, change_media};
 use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_of};
 use crate::scenarios::volume_kinds;
+
+const HOST: Duration = Duration::from_secs(550);
 
 #[test]
 fn guests_share_a_claim_and_keep_nothing_on_qemu_here() -> Result<(), HostError> {
@@ -22,7 +26,7 @@ fn nested_guests_share_a_claim_and_keep_nothing_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "ephemeral volumes under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").deadline(HOST)),
         |host, monitor| match monitor {
             Monitor::Vmm => share_a_claim(host, "native"),
             Monitor::Qemu => share_a_claim(host, "qemu"),

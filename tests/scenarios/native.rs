@@ -1,5 +1,7 @@
 //! A VirtualMachine under `vireo` with the native hypervisor: what `standalone` shows on QEMU, and what only a reset does.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::{Guest, Monitor};
@@ -8,6 +10,9 @@ use vireo_tests::{Host, HostError, scenario};
 use crate::SOON;
 use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_of, vm_with_a_claim};
+
+/// For hosts with several guests, one after the other.
+const HOST: Duration = Duration::from_secs(550);
 
 #[test]
 fn nested_a_vm_on_native() {
@@ -88,7 +93,7 @@ fn nested_nics_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "queues and links of NICs",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").deadline(HOST)),
         |host, monitor| {
             host.shell("modprobe vhost_net").run()?.ok();
             match monitor {
