@@ -16,6 +16,7 @@ mod scenarios {
     mod dedicated;
     mod disk;
     mod display;
+    mod downward_metrics;
     mod drives;
     mod ephemeral;
     mod examples;

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod command;
 mod console_log;
 pub mod devices;
+mod downward_metrics;
 pub mod heartbeat;
 pub mod http;
 pub mod inotify;

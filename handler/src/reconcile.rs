@@ -9,6 +9,7 @@ mod credentials;
 mod deadline;
 pub mod decide;
 mod desired;
+mod downward_metrics;
 mod end;
 mod hotplug;
 mod limits;

@@ -59,6 +59,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         io_threads: vm.io_threads().map(Into::into),
         memory_bytes: vm.memory().guest().get(),
         acpi_tables: facts.prepared.acpi_tables.iter().map(|table| table.bytes().to_vec()).collect(),
+        downward_metrics_path: facts.prepared.metrics.as_deref().map(text).unwrap_or_default(),
         tpm_state_path: facts.prepared.tpm.as_deref().map(text).unwrap_or_default(),
         huge_page_bytes: vm.memory().huge_page().map_or(0, HugePage::bytes),
         firmware: Some((&boot_source(vm, facts.prepared)).into()),

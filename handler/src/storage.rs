@@ -26,6 +26,7 @@ pub use prepare::{
     ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, PullSecrets,
     StorageError, find_claims, prepare, prepare_disk,
 };
+pub(crate) use prepare::{metrics_disk, metrics_port};
 pub use registry::{CredentialsError, PullSecret, Registries, RegistriesError, RegistrySettings};
 use vireo_importer::node_file;
 pub use vireo_importer::node_file::OpenError;

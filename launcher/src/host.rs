@@ -10,6 +10,7 @@ mod vsock;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,6 +51,10 @@ pub struct HostResources {
     pub pinning: Option<Arc<Pinning>>,
     /// The socket device, if it has one.
     pub vsock: Option<Vsock>,
+    /// The metrics that the guest reads, if it does.
+    pub metrics: Option<File>,
+    /// The hypervisor's end of their port.
+    pub metrics_port: Option<StdStream>,
     /// The guest agent's port.
     pub agent: Option<AgentPort>,
 }
@@ -210,6 +215,10 @@ pub fn open(
             .and_then(|file| lock(what, path, &file, Access::Alone).map(|()| file));
         collect(&mut errors, &launch.fields.devices, opened)
     });
+    let metrics = launch.downward_metrics.as_deref().and_then(|path| {
+        let opened = open_file("the metrics of the host", path, false, passed);
+        collect(&mut errors, &launch.fields.devices, opened)
+    });
     if let Some((field, _)) = errors.first() {
         let field = field.clone();
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
@@ -221,7 +230,20 @@ pub fn open(
     let pinning = Pinning::of(launch)?;
     let vsock = vsock::open(launch, passed)?;
     let kvm = passed.duplicate(KVM);
-    Ok(HostResources { kvm, kernel, firmware, disks, taps, vhost, tpm_state, pinning, vsock, agent: None })
+    Ok(HostResources {
+        kvm,
+        kernel,
+        firmware,
+        disks,
+        taps,
+        vhost,
+        tpm_state,
+        pinning,
+        vsock,
+        metrics,
+        metrics_port: None,
+        agent: None,
+    })
 }
 
 /// Whether enough huge pages are free. The hypervisor's own error would not say how many it needs.

@@ -26,6 +26,7 @@ pub mod ipv6;
 pub mod landlock;
 pub mod launch;
 pub mod logging;
+pub mod metrics_port;
 pub mod node;
 pub mod pinning;
 pub mod plan;

@@ -191,6 +191,8 @@ mod tests {
             taps: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
             vhost: launch.interfaces.iter().map(|_| Vec::new()).collect(),
             tpm_state: None,
+            metrics: None,
+            metrics_port: None,
             pinning: None,
             vsock: None,
             agent: Some(AgentPort {

@@ -6,6 +6,8 @@ use crate::{HostDevice, HyperV, PlatformFeature};
 /// A device or chipset feature that not every hypervisor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraDevice {
+    /// A port by which the guest reads metrics of its host.
+    DownwardMetrics,
     /// A device of the host.
     Host(HostDevice),
     /// A high precision event timer.
@@ -73,7 +75,8 @@ impl ExtraDevice {
         match self {
             Self::Panic(_) | Self::Vsock | Self::Watchdog(_) => true,
             Self::Platform(feature) => feature.is_absence(),
-            Self::Host(_)
+            Self::DownwardMetrics
+            | Self::Host(_)
             | Self::Hpet
             | Self::HyperV(_)
             | Self::Smm
@@ -86,7 +89,8 @@ impl ExtraDevice {
     /// The number of slots on the root PCI bus that it takes.
     pub const fn pci_slots(self) -> usize {
         match self {
-            Self::Hpet
+            Self::DownwardMetrics
+            | Self::Hpet
             | Self::HyperV(_)
             | Self::Panic(PanicModel::Isa)
             | Self::Platform(_)
@@ -106,6 +110,7 @@ impl ExtraDevice {
 impl fmt::Display for ExtraDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::DownwardMetrics => "a port for metrics of the host",
             Self::Host(device) => return device.fmt(f),
             Self::Hpet => "an HPET",
             Self::HyperV(enlightenment) => return enlightenment.fmt(f),

@@ -40,12 +40,10 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
         let transitional = ExtraDevice::Platform(PlatformFeature::VirtioTransitional);
         found.extra_device(&at.at("useVirtioTransitional"), transitional);
     }
-    let asked = [
-        ("downwardMetrics", devices.downward_metrics.is_some(), "metrics of the host"),
-        ("clientPassthrough", devices.client_passthrough.is_some(), "USB redirection"),
-    ];
-    for (name, asked, what) in asked {
-        found.refuse_if(asked, &at.at(name), what);
+    let passthrough = devices.client_passthrough.is_some();
+    found.refuse_if(passthrough, &at.at("clientPassthrough"), "USB redirection");
+    if devices.downward_metrics.is_some() {
+        found.extra_device(&at.at("downwardMetrics"), ExtraDevice::DownwardMetrics);
     }
     if devices.autoattach_vsock == Some(true) {
         found.extra_device(&at.at("autoattachVSOCK"), ExtraDevice::Vsock);

@@ -232,6 +232,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
         VolumeSource::ContainerDisk { .. } => "containerDisk",
         VolumeSource::CloudInitNoCloud(_) => "cloudInitNoCloud",
         VolumeSource::CloudInitConfigDrive(_) => "cloudInitConfigDrive",
+        VolumeSource::DownwardMetrics => "downwardMetrics",
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
         VolumeSource::Ephemeral { .. } => "ephemeral",
         VolumeSource::HostDisk { .. } => "hostDisk",

@@ -1,5 +1,5 @@
 use vireo_vmconfig::{
-    Chassis, Cpu, CpuPlacement, DeviceRequest, IoThreads, MAX_QUEUE_PAIRS, NicModel, Video,
+    Chassis, Cpu, CpuPlacement, DeviceRequest, ExtraDevice, IoThreads, MAX_QUEUE_PAIRS, NicModel, Video,
 };
 
 use super::display::Display;
@@ -122,6 +122,11 @@ impl Vm {
     /// File systems that the guest shares, in the manifest's order.
     pub fn filesystems(&self) -> &[Filesystem] {
         &self.filesystems
+    }
+
+    /// Whether its guest reads metrics of the host at a port.
+    pub fn has_metrics_port(&self) -> bool {
+        self.extra_devices.iter().any(|request| request.device == ExtraDevice::DownwardMetrics)
     }
 
     /// The claim that its memory is dumped to, if it is to be.

@@ -60,6 +60,8 @@ pub enum VolumeSource {
     },
     /// A disk made at start with files that Kubernetes projects from its objects.
     Projected(Projected),
+    /// A disk with metrics of the host and the VM, which follows them.
+    DownwardMetrics,
     /// No volume: the medium that a CD-ROM drive is without.
     NoMedium,
 }
@@ -67,7 +69,7 @@ pub enum VolumeSource {
 impl VolumeSource {
     /// Whether no disk may write to it.
     pub fn is_read_only(&self) -> bool {
-        matches!(self, Self::PersistentVolumeClaim { read_only: true, .. })
+        matches!(self, Self::PersistentVolumeClaim { read_only: true, .. } | Self::DownwardMetrics)
     }
 
     /// Whether it is a raw disk that is not this VM's alone.
@@ -140,6 +142,11 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
         let claim = volume.persistent_volume_claim.as_ref().map(|_| CLAIM);
         let claim = claim.or_else(|| volume.data_volume.as_ref().map(|_| DATA_VOLUME));
         let source = source(volume, &field, found);
+        let is_other = |known: &Volume| known.source == Some(VolumeSource::DownwardMetrics);
+        if volume.downward_metrics.is_some() && read.iter().any(is_other) {
+            found
+                .invalid(&field.at("downwardMetrics"), "a VMI has at most one volume of this kind: keep one");
+        }
         let container_path = volume.container_path.as_ref().map(|directory| directory.path.clone());
         let memory_dump = volume.memory_dump.as_ref().map(|dump| dump.claim_name.clone());
         if memory_dump.is_some() && read.iter().any(|known| known.memory_dump.is_some()) {
@@ -155,11 +162,6 @@ pub(super) fn memory_dump_of(volumes: &[Volume]) -> Option<MemoryDump> {
     volumes.iter().find_map(|volume| {
         Some(MemoryDump { volume: volume.name.clone(), claim: volume.memory_dump.clone()? })
     })
-}
-
-/// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 1] {
-    [("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host")]
 }
 
 fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
@@ -179,9 +181,9 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.ephemeral.is_some(),
         volume.container_path.is_some(),
         volume.memory_dump.is_some(),
+        volume.downward_metrics.is_some(),
     ];
-    let given = available.iter().filter(|there| **there).count()
-        + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
+    let given = available.iter().filter(|there| **there).count();
     match given {
         1 => {}
         0 if volume.extra.is_empty() => {
@@ -192,18 +194,6 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         _ => {
             found.invalid(at, format!("has {given} sources: keep one"));
             return None;
-        }
-    }
-    for (name, there, what) in unavailable(volume) {
-        if there {
-            found.not_supported(
-                &at.at(name),
-                format!(
-                    "{what} is not available yet: use containerDisk, cloudInitNoCloud, cloudInitConfigDrive, \
-                     emptyDisk, hostDisk, persistentVolumeClaim, dataVolume, configMap, secret, downwardAPI, \
-                     serviceAccount, sysprep or ephemeral"
-                ),
-            );
         }
     }
     if let Some(disk) = &volume.container_disk {
@@ -239,6 +229,9 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     if let Some(dump) = &volume.memory_dump {
         memory_dump(dump, &at.at(MEMORY_DUMP), found);
         return None;
+    }
+    if volume.downward_metrics.is_some() {
+        return Some(VolumeSource::DownwardMetrics);
     }
     if let Some(disk) = &volume.host_disk {
         return host_disk(disk, &at.at("hostDisk"), found);

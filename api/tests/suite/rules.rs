@@ -580,7 +580,6 @@ fn other_devices() {
         with_devices,
         "spec.domain.devices.",
         vec![
-            (json!({"downwardMetrics": {}}), "downwardMetrics", NotSupported),
             (json!({"clientPassthrough": {}}), "clientPassthrough", NotSupported),
             (json!({"gpus": [{"name": "g"}]}), "gpus[0].deviceName", Required),
             (

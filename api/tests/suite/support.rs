@@ -206,6 +206,8 @@ fn contexts() -> Vec<(&'static str, Value)> {
         ("utilityVolumes[]", json!({"utilityVolumes": [{"name": "u"}]})),
         ("volumes[]", json!({"volumes": [{"name": "a"}]})),
         ("volumes[].name", json!({"volumes": [{"emptyDisk": {"capacity": "1Gi"}}]})),
+        ("volumes[].downwardMetrics", disks(json!({"name": "a", "disk": {"bus": "virtio"}}))),
+        ("volumes[].downwardMetrics", json!({"volumes": [{"emptyDisk": null}]})),
         ("volumes[].containerDisk", json!({"volumes": [{"containerDisk": {"image": "example.com/d:1"}}]})),
         (
             "volumes[].hostDisk",

@@ -129,7 +129,12 @@ fn volumes() {
         }
         rows.push((change, format!("[2].containerPath{field}").leak(), Invalid));
     }
-    rows.push((source(json!({"downwardMetrics": {}})), "[2].downwardMetrics", NotSupported));
+    rows.push((
+        json!({"volumes": ["+", {"name": "one", "downwardMetrics": {}}, {"name": "two", "downwardMetrics": {}}],
+            "domain": {"devices": {"disks": ["+", {"name": "one", "disk": {"bus": "virtio"}}, {"name": "two", "disk": {"bus": "virtio"}}]}}}),
+        "[3].downwardMetrics",
+        Invalid,
+    ));
     let dump = |of: Value| source(json!({ "memoryDump": of }));
     rows.extend([
         (dump(json!({})), "[2].memoryDump.claimName", Required),
@@ -342,4 +347,17 @@ fn a_memory_dump_is_no_disk() {
     assert_eq!(found, Some(("dump", "dumps")));
     assert!(vm.disks().iter().all(|disk| disk.name() != "dump"));
     assert_eq!(with_spec(json!({})).unwrap().memory_dump(), None);
+}
+
+#[test]
+fn metrics_of_the_host_are_a_disk_that_is_read() {
+    let vm = with_spec(json!({"volumes": ["+", {"name": "metrics", "downwardMetrics": {}}],
+        "domain": {"devices": {"disks": ["+", {"name": "metrics", "disk": {"bus": "virtio"}}], "downwardMetrics": {}}}}))
+    .unwrap_or_else(|report| panic!("{report}"));
+    let disk = vm.disks().iter().find(|disk| disk.name() == "metrics").unwrap();
+    assert_eq!(
+        (disk.source(), disk.config().read_only),
+        (&vireo_api::spec::VolumeSource::DownwardMetrics, true)
+    );
+    assert!(vm.has_metrics_port() && !with_spec(json!({})).unwrap().has_metrics_port());
 }

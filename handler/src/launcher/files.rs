@@ -69,6 +69,9 @@ pub(crate) fn open(request: &LaunchRequest, origin: &Origin) -> io::Result<Vec<N
         Some(Boot::Bios(_)) | None => {}
     }
     files.extend(open_state(&request.tpm_state_path, origin)?);
+    if !request.downward_metrics_path.is_empty() {
+        files.push(open_file(&request.downward_metrics_path, false)?);
+    }
     for interface in &request.interfaces {
         let namespace = origin
             .namespace

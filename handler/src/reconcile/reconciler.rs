@@ -15,6 +15,7 @@ use super::credentials::{CredentialSync, Guest};
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
+use super::downward_metrics::MetricsWriter;
 use super::hotplug::LINK_FAILED;
 use super::memory_dump;
 use super::observe::observe_launcher;
@@ -60,6 +61,8 @@ pub(super) struct VmiReconciler {
     pub(super) prober: Option<Prober>,
     /// Has the guest agent set keys and passwords while its guest is to run.
     pub(super) credential_sync: Option<CredentialSync>,
+    /// Writes the metrics that the guest reads.
+    pub(super) metrics_writer: Option<MetricsWriter>,
     pub(super) backoff: Backoff,
     /// The object that does not exist and has files of a volume.
     pub(super) awaited_object: Option<AbsentObject>,
@@ -96,6 +99,7 @@ impl VmiReconciler {
             sync_error: None,
             prober: None,
             credential_sync: None,
+            metrics_writer: None,
             awaited_object: None,
             backoff: Backoff::default(),
         }
@@ -247,12 +251,20 @@ impl VmiReconciler {
         }
     }
 
+    /// Starts to write the metrics that the guest reads, if it does.
+    fn start_metrics(&self, record: &Record) -> Option<MetricsWriter> {
+        let vm = record.vm().ok()?;
+        let kind = self.state()?.hypervisor.map(|chosen| chosen.kind()).unwrap_or_default();
+        let places = (self.places(&vm).ok()?.disks, record.dir.launcher_socket());
+        MetricsWriter::start(&self.node, &vm, places, kind)
+    }
+
     /// Starts, pauses or stops the probes and the setting of credentials as the guest's state requires.
     fn update_prober(&mut self) {
         let attached = matches!(self.launcher, LauncherState::Attached(_));
         let record = self.record.as_ref().filter(|record| attached && !record.ends());
         let Some(record) = record else {
-            (self.prober, self.credential_sync) = (None, None);
+            (self.prober, self.credential_sync, self.metrics_writer) = (None, None, None);
             return;
         };
         let phase = self.state().map(|state| state.phase());
@@ -268,6 +280,9 @@ impl VmiReconciler {
                 self.credential_sync = CredentialSync::start(&self.node, record, link.pid(), guest);
             }
             (None, _) => {}
+        }
+        if active && self.metrics_writer.is_none() {
+            self.metrics_writer = self.start_metrics(record);
         }
         match &self.prober {
             Some(prober) => prober.set_active(active),

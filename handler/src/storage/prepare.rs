@@ -20,6 +20,7 @@ use super::images::{ImageError, Source, hold};
 use super::iso::{self, IsoError};
 use super::projected::{self, AcpiTableError, ProjectedError, SeedData};
 use super::volumes::{self, VolumeError};
+use crate::downward_metrics;
 use crate::jobs::{JobContext, JobError, Jobs};
 use crate::launcher::pod::disk_size;
 
@@ -47,6 +48,8 @@ pub struct Prepared {
     pub variables: Option<PathBuf>,
     /// The ACPI tables of its Secrets.
     pub acpi_tables: Vec<AcpiTable>,
+    /// The metrics that the guest reads at a port, if it does.
+    pub metrics: Option<PathBuf>,
     /// The file of the TPM's state, for a VM with a persistent TPM.
     pub tpm: Option<PathBuf>,
 }
@@ -184,6 +187,8 @@ enum Step {
     Claim { name: String },
     /// What is in a claim that the kubelet has mounted.
     Mounted { path: String },
+    /// Metrics of the host.
+    Metrics { at: PathBuf },
     /// An empty CD-ROM drive.
     NoMedium,
 }
@@ -234,6 +239,7 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
             let mounted = paths.into_iter().find(|path| places.mounted.contains(path));
             Step::Layer { claim: claim.clone(), mounted, at: at("qcow2") }
         }
+        VolumeSource::DownwardMetrics => Step::Metrics { at: metrics_disk(&places.disks, disk.name()) },
         VolumeSource::NoMedium => Step::NoMedium,
     })
 }
@@ -290,7 +296,12 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         let has_variables = matches!(made_for.firmware().boot(), BootSource::Efi { persistent: true, .. });
         let variables = has_variables.then(|| kept(EFI_VARIABLES, &places)).transpose()?;
         let tpm = made_for.has_persistent_tpm().then(|| kept(TPM_STATE, &places)).transpose()?;
-        Ok(Prepared { disks, kernel, variables, tpm, acpi_tables })
+        let metrics = made_for.has_metrics_port().then(|| metrics_port(&places.disks));
+        if let Some(path) = &metrics {
+            let open = |source| StorageError::Directory { path: path.clone(), source };
+            downward_metrics::create(path).map_err(open)?;
+        }
+        Ok(Prepared { disks, kernel, variables, metrics, tpm, acpi_tables })
     };
     if is_bare {
         // No path of the manifest is accessed, so this does not block for long.
@@ -318,6 +329,16 @@ pub async fn prepare_disk(
     jobs.quick.run(vm.identity().namespace(), make).await?
 }
 
+/// The disk of this name with metrics of the host, among a VM's own disks.
+pub(crate) fn metrics_disk(disks: &Path, name: &str) -> PathBuf {
+    disks.join(format!("{name}.vhostmd"))
+}
+
+/// The metrics that a guest reads at a port, among a VM's own disks. No disk has a dot in its name.
+pub(crate) fn metrics_port(disks: &Path) -> PathBuf {
+    disks.join("downward.metrics.vhostmd")
+}
+
 /// A file that outlives a VMI: that of a claim at a path in its launcher Pod, else one of the same name in the VM's directory
 /// on the node.
 fn kept(in_pod: &str, places: &Places) -> Result<PathBuf, StorageError> {
@@ -341,6 +362,11 @@ fn make(
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
         Step::NoMedium => DiskSource::NoMedium,
+        Step::Metrics { at } => {
+            let open = |source| volume(VolumeError::Open { path: at.clone(), source });
+            downward_metrics::create(&at).map_err(open)?;
+            DiskSource::Raw(text(&at)?.into())
+        }
         Step::Mounted { path } => DiskSource::Raw(path.into()),
         Step::Claim { name } => {
             let path = claim(vm, field, &name, &places.claims)?;

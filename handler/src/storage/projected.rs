@@ -204,6 +204,7 @@ fn of_disk(disk: &Disk) -> Vec<Projection> {
             user.into_iter().chain(network).collect()
         }
         VolumeSource::ContainerDisk { .. }
+        | VolumeSource::DownwardMetrics
         | VolumeSource::EmptyDisk { .. }
         | VolumeSource::PersistentVolumeClaim { .. }
         | VolumeSource::Ephemeral { .. }

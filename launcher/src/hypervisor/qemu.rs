@@ -85,6 +85,7 @@ impl Qemu {
             firmware_log: inherited_fds.firmware_fd(),
             qmp: inherited_fds.qmp_fd(),
             agent: inherited_fds.agent_fd(),
+            metrics: inherited_fds.metrics_fd(),
             tpm: inherited_fds.tpm_fd(),
             vsock: inherited_fds.vsock_fd().zip(host.vsock.as_ref().map(|vsock| vsock.cid)),
         };

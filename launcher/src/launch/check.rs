@@ -66,6 +66,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         }
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
         let tpm_state = named(request.tpm_state_path).map(|path| p.path("tpm_state_path", path));
+        let downward_metrics =
+            named(request.downward_metrics_path).map(|path| p.path("downward_metrics_path", path));
         let smbios = convert::smbios(p, request.smbios.unwrap_or_default());
         let acpi_tables = acpi_tables(p, request.acpi_tables);
         let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
@@ -85,6 +87,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 memory_bytes: request.memory_bytes,
                 huge_page,
                 tpm_state,
+                downward_metrics,
                 clock_offset: request.clock_offset_seconds,
                 io_threads,
                 boot,
@@ -335,6 +338,7 @@ mod tests {
             video: 77,
             huge_page_bytes: 4096,
             tpm_state_path: "/a\0b".into(),
+            downward_metrics_path: "/a\0b".into(),
             tablets: 9,
             disks: vec![wire::Disk { bus: 77, ..Default::default() }, wire::Disk::default()],
             interfaces: vec![wire::Interface {
@@ -357,6 +361,7 @@ mod tests {
             "memory_bytes",
             "huge_page_bytes",
             "tpm_state_path",
+            "downward_metrics_path",
             "vmi",
             "cpu.model",
             "firmware",

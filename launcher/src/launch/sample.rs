@@ -38,6 +38,7 @@ pub(crate) fn kernel_boot() -> Launch {
         memory_bytes: 256 << 20,
         huge_page: None,
         tpm_state: None,
+        downward_metrics: None,
         clock_offset: 0,
         io_threads: None,
         boot: BootSource::Kernel(KernelFiles {

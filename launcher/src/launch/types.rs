@@ -29,6 +29,8 @@ pub struct Launch {
     pub huge_page: Option<HugePage>,
     /// Where the state of its TPM is kept, if it is.
     pub tpm_state: Option<PathBuf>,
+    /// Where the metrics are that its guest reads at a port, if it does.
+    pub downward_metrics: Option<PathBuf>,
     /// How many seconds its real-time clock is ahead of UTC when it starts.
     pub clock_offset: i64,
     /// The threads of virtio disks without a dedicated one.

@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::host;
 use crate::hypervisor::{Choice, Starting, choose};
 use crate::ipv6;
 use crate::launch::{Kind, Launch};
-use crate::{logging, socket};
+use crate::{logging, metrics_port, socket};
 
 /// How long after the end of the grace period a start may still complete; later it is abandoned.
 pub(super) const ABANDON_START: Duration = Duration::from_secs(2);
@@ -114,6 +115,7 @@ impl Session {
             .take()
             .map(|agent_requests| self.connect_agent(agent_requests))
             .transpose()?;
+        host.metrics_port = host.metrics.take().map(|metrics| self.serve_metrics(metrics)).transpose()?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {
             for (path, greeting) in [
@@ -142,16 +144,17 @@ impl Session {
         Ok((launch, console, starting))
     }
 
+    /// Answers the guest's requests for metrics at the other end of the port that this returns.
+    fn serve_metrics(&mut self, metrics: File) -> Result<StdStream, Fault> {
+        let (port, stream) = port()?;
+        self.servers.spawn(metrics_port::serve(port, metrics));
+        Ok(stream)
+    }
+
     /// Takes care of the guest's agent, by the other end of the port that this returns.
     fn connect_agent(&mut self, requests: mpsc::Receiver<AgentRequest>) -> Result<AgentPort, Fault> {
-        let pair = || {
-            let (ours, theirs) = StdStream::pair()?;
-            ours.set_nonblocking(true)?;
-            Ok((Box::new(UnixStream::from_std(ours)?), theirs))
-        };
-        let (port, stream) =
-            pair().map_err(|error: std::io::Error| fault(Code::HostResource, chain(&error)))?;
-        let agent = Agent { port, open: self.agent_open.subscribe(), requests };
+        let (port, stream) = port()?;
+        let agent = Agent { port: Box::new(port), open: self.agent_open.subscribe(), requests };
         let status = self.status.clone();
         self.servers.spawn(agent.run(move |known| {
             status.send_if_modified(|status| {
@@ -238,4 +241,14 @@ impl Session {
         up.reply.answer(self.state(), outcome.fault);
         stage
     }
+}
+
+/// The ends of a port: ours, and the hypervisor's.
+fn port() -> Result<(UnixStream, StdStream), Fault> {
+    let pair = || {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok((UnixStream::from_std(ours)?, theirs))
+    };
+    pair().map_err(|error: std::io::Error| fault(Code::HostResource, chain(&error)))
 }

@@ -8,7 +8,7 @@ use crate::launcher as wire;
 use wire::extra_device::host_device::Address;
 use wire::extra_device::hyper_v::Enlightenment;
 use wire::extra_device::{
-    Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbTablet, Vsock,
+    Device, DownwardMetrics, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbTablet, Vsock,
 };
 use wire::extra_device::{HyperVFeature as Feature, PlatformFeature as Platform};
 
@@ -64,6 +64,7 @@ pub struct UnknownDevice {
 impl From<&DeviceRequest> for wire::ExtraDevice {
     fn from(request: &DeviceRequest) -> Self {
         let device = match request.device {
+            ExtraDevice::DownwardMetrics => Device::DownwardMetrics(DownwardMetrics {}),
             ExtraDevice::Host(device) => Device::Host(device.into()),
             ExtraDevice::Hpet => Device::Hpet(Hpet {}),
             ExtraDevice::HyperV(enlightenment) => Device::Hyperv(enlightenment.into()),
@@ -125,6 +126,7 @@ pub fn extra_device(
 
 fn known(device: Device) -> Option<ExtraDevice> {
     match device {
+        Device::DownwardMetrics(_) => Some(ExtraDevice::DownwardMetrics),
         Device::Host(device) => host_device(device.address?).map(ExtraDevice::Host),
         Device::Hpet(_) => Some(ExtraDevice::Hpet),
         Device::Hyperv(hyperv) => enlightenment(hyperv.enlightenment?).map(ExtraDevice::HyperV),
@@ -171,6 +173,7 @@ mod tests {
         let sounds = SoundModel::ALL.iter().map(|&model| ExtraDevice::Sound(model));
         let watchdogs = WatchdogAction::ALL.iter().map(|&action| ExtraDevice::Watchdog(action));
         let others = [
+            ExtraDevice::DownwardMetrics,
             ExtraDevice::Hpet,
             ExtraDevice::Smm,
             ExtraDevice::Tpm,

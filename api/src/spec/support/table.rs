@@ -32,7 +32,7 @@ sections! {
         Both "domain.devices.blockMultiQueue", "a queue for each vCPU; virtio disks, on `native` at most 32 queues";
         Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
         Both "domain.devices.disableHotplug", "";
-        Refused "domain.devices.downwardMetrics", "metrics of hosts are not given to guests";
+        Qemu "domain.devices.downwardMetrics", "the port `org.github.vhostmd.1`";
         Both "domain.devices.inputs[].bus", "`virtio`; `usb`, the default, is on `qemu`";
         Both "domain.devices.inputs[].name", "";
         Both "domain.devices.inputs[].type", "";
@@ -330,7 +330,7 @@ sections! {
         Both "volumes[].downwardAPI.fields[].resourceFieldRef.divisor", "in clusters";
         Both "volumes[].downwardAPI.fields[].resourceFieldRef.resource", "in clusters";
         Both "volumes[].downwardAPI.volumeLabel", "";
-        Refused "volumes[].downwardMetrics", "metrics of hosts are not given to guests";
+        Both "volumes[].downwardMetrics", "a disk that is read-only; needs another bus than sata";
         Both "volumes[].emptyDisk.capacity", "";
         Both "volumes[].ephemeral.persistentVolumeClaim.claimName", "of the StorageClass `local` on a single host";
         Both "volumes[].ephemeral.persistentVolumeClaim.readOnly", "no VM writes to the claim; in clusters, its volume is read-only in the Pod, too";

@@ -43,6 +43,8 @@ pub(super) struct Resources<'a> {
     pub qmp: i32,
     /// Inherited socket of the guest agent's port.
     pub agent: Option<i32>,
+    /// Inherited socket of the port for metrics.
+    pub metrics: Option<i32>,
     /// Inherited socket of the TPM.
     pub tpm: Option<i32>,
     /// Inherited vhost-vsock, with its context ID.
@@ -242,6 +244,13 @@ fn agent(args: &mut Args, resources: &Resources<'_>) {
     args.json("-device", &json!({ "driver": "virtio-serial-pci", "id": "ports" }));
     let port = json!({
         "driver": "virtserialport", "bus": "ports.0", "id": AGENT, "chardev": AGENT, "name": crate::agent::PORT,
+    });
+    args.json("-device", &port);
+    let Some(fd) = resources.metrics else { return };
+    args.option("-chardev", format!("socket,id=metrics,fd={fd}"));
+    let port = json!({
+        "driver": "virtserialport", "bus": "ports.0", "id": "metrics", "chardev": "metrics",
+        "name": crate::metrics_port::PORT,
     });
     args.json("-device", &port);
 }

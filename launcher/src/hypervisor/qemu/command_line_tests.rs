@@ -54,6 +54,7 @@ fn bare() -> Resources<'static> {
         firmware_log: None,
         qmp: 9,
         agent: None,
+        metrics: None,
         tpm: None,
         vsock: None,
     }

@@ -15,8 +15,8 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, tpm: Option<i32>, vsock:
                 host(args, device, hosts);
                 hosts += 1;
             }
-            // Properties of the board and its CPUs.
-            ExtraDevice::HyperV(_) | ExtraDevice::Platform(_) => {}
+            // A port beside that of the guest agent, and properties of the board and its CPUs.
+            ExtraDevice::DownwardMetrics | ExtraDevice::HyperV(_) | ExtraDevice::Platform(_) => {}
             ExtraDevice::Hpet => args.option("-machine", "hpet=on"),
             ExtraDevice::Panic(PanicModel::Isa) => args.option("-device", "pvpanic"),
             ExtraDevice::Panic(PanicModel::Pci) => args.option("-device", "pvpanic-pci"),

@@ -45,6 +45,7 @@ pub(super) struct InheritedFds {
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
     agent: Option<StdStream>,
+    metrics: Option<StdStream>,
     tpm: Option<StdStream>,
     vsock: Option<OwnedFd>,
 }
@@ -102,6 +103,7 @@ impl InheritedFds {
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
                 agent: host.agent.as_ref().map(|port| port.stream.try_clone()).transpose()?,
+                metrics: host.metrics_port.as_ref().map(StdStream::try_clone).transpose()?,
                 tpm,
                 vsock: host.vsock.as_ref().map(|vsock| vsock.device.try_clone()).transpose()?,
             })
@@ -170,6 +172,11 @@ impl InheritedFds {
         self.agent.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Descriptor number of QEMU's end of the port for metrics.
+    pub(super) fn metrics_fd(&self) -> Option<RawFd> {
+        self.metrics.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     /// Descriptor number of QEMU's end of the TPM's socket.
     pub(super) fn tpm_fd(&self) -> Option<RawFd> {
         self.tpm.as_ref().map(AsRawFd::as_raw_fd)
@@ -194,6 +201,7 @@ impl InheritedFds {
             .chain(self.serial_fd())
             .chain(self.firmware_fd())
             .chain(self.agent_fd())
+            .chain(self.metrics_fd())
             .chain(self.tpm_fd())
             .chain(self.vsock_fd())
             .chain(self.kvm_fd())
