@@ -136,6 +136,8 @@ enum LauncherError {
     Confine(#[from] ConfineError),
     #[error("cannot copy the guest's console")]
     Log(#[source] io::Error),
+    #[error("ended by a signal before the node agent had the files of the image")]
+    Terminated,
     #[error("cannot serve the socket for open files")]
     Files(#[source] io::Error),
     #[error("the launcher protocol's server failed")]
@@ -149,10 +151,10 @@ fn main() -> ExitCode {
         (Some(Command::Install { directory }), _) => image::install(&directory).map_err(LauncherError::from),
         (Some(Command::Confine(confinement)), _) => Err(confine::run(&confinement).into()),
         (Some(Command::OfferDisk { socket, path }), _) => {
-            image::offer_disk(&socket, path.as_deref()).map_err(LauncherError::from)
+            until_terminated(move || image::offer_disk(&socket, path.as_deref()).map_err(LauncherError::from))
         }
         (Some(Command::OfferFiles { socket, paths }), _) => {
-            image::offer_files(&socket, &paths).map_err(LauncherError::from)
+            until_terminated(move || image::offer_files(&socket, &paths).map_err(LauncherError::from))
         }
         (Some(Command::HoldClaim { socket }), _) => hold_claim(&socket),
         (Some(Command::TailConsole { launcher }), _) => tail_console(&launcher),
@@ -170,18 +172,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// Does what an init container is for. Without that, it fails at SIGTERM, so that the kubelet has not to kill it, and starts
+/// no other container as if it had succeeded.
+fn until_terminated(
+    work: impl FnOnce() -> Result<(), LauncherError> + Send + 'static,
+) -> Result<(), LauncherError> {
+    or_terminated(work)?.unwrap_or(Err(LauncherError::Terminated))
+}
+
 fn hold_claim(socket: &Path) -> Result<(), LauncherError> {
     let listener = files::listener(socket).map_err(LauncherError::Files)?;
+    or_terminated(move || files::answer(listener.as_fd()).map_err(LauncherError::Files))?.unwrap_or(Ok(()))
+}
+
+/// What some work results in; none at SIGTERM, which leaves it.
+fn or_terminated<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>, LauncherError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         // As the first process of a container, it would get no signal that it does not handle.
         let mut terminate = signal(SignalKind::terminate()).map_err(LauncherError::Runtime)?;
         // Not by the runtime, whose end would wait for it.
-        let (failed, failure) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || failed.send(files::answer(listener.as_fd())));
+        let (done, result) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || done.send(work()));
         tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            Ok(answered) = failure => answered.map_err(LauncherError::Files),
+            _ = terminate.recv() => Ok(None),
+            Ok(result) = result => Ok(Some(result)),
         }
     })
 }
