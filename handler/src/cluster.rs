@@ -48,9 +48,12 @@ use status::StatusWriter;
 
 /// Delay after the first request that failed, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How long a VMI that starts may be in a phase before that phase is written, with its Pod: most pass it sooner, and each
-/// write costs the API server a commit. A kubelet reports once a second, too.
+/// How long it may take until the status of a launcher Pod is written, and why a VMI does not start. A kubelet reports once a
+/// second, too.
 const PASSING: Duration = Duration::from_secs(1);
+/// How long a VMI that starts may be in a phase before that phase alone is written: almost all pass it sooner, also where many
+/// start at once, and each write costs the API server a commit.
+const STARTING: Duration = Duration::from_secs(10);
 
 /// A VMI, and no other one of its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,7 +177,7 @@ impl Cluster {
         let follow = shown::follow(&self.node, |key, vmi| {
             let delay = delay(vmi);
             self.status.shown(key, delay);
-            self.pods.shown(key, vmi, delay);
+            self.pods.shown(key, vmi, delay.min(PASSING));
         });
         let attachments = async {
             if let Some(attachments) = &self.attachments {
@@ -195,8 +198,11 @@ impl Cluster {
 
 /// When the status of a VMI is to be written.
 fn delay(vmi: &VirtualMachineInstance) -> Duration {
+    let mut conditions = vmi.status.conditions.iter();
+    let is_explained = conditions.any(|one| one.r#type == "Synchronized" && one.status == "False");
     match Phase::parse(&vmi.status.phase) {
-        Phase::Pending | Phase::Scheduling | Phase::Scheduled => PASSING,
+        Phase::Pending | Phase::Scheduling | Phase::Scheduled if is_explained => PASSING,
+        Phase::Pending | Phase::Scheduling | Phase::Scheduled => STARTING,
         Phase::Running | Phase::Succeeded | Phase::Failed => Duration::ZERO,
     }
 }

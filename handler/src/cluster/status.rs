@@ -14,7 +14,7 @@ use vireo_client::{Kind, write};
 
 use super::instance::Instance;
 use super::pods::LauncherPod;
-use super::{PASSING, RETRY, events};
+use super::{RETRY, delay, events};
 use crate::manifests::Key;
 use crate::node::Node;
 use crate::reconcile::status::Phase;
@@ -43,11 +43,11 @@ impl StatusWriter {
         node: Arc<Node>,
     ) -> Self {
         let queue = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
-        let appears = Arc::clone(&queue);
+        let (appears, shows) = (Arc::clone(&queue), Arc::clone(&node));
         vmis.on_change(move |change| {
-            if change.before.is_none() {
-                // It may be shown already, in a phase that passes.
-                appears.add_after(change.key.clone(), PASSING);
+            // It may be shown already. Else its status is written when it is.
+            if let (None, Some(shown)) = (&change.before, shows.vmi(&change.key)) {
+                appears.add_after(change.key.clone(), delay(&shown));
             }
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, Some(&node.settings.node_name));
