@@ -100,9 +100,12 @@ pub(super) fn is_available(desired: &Value, live: Option<&Live>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
+    use crate::installation::Installation;
     use crate::installation::tests::installation;
     use crate::objects::objects;
 
@@ -121,6 +124,63 @@ mod tests {
 
     fn live(generation: i64, status: &Value) -> Live {
         Live::read(json!({"metadata": {"generation": generation}, "status": status})).unwrap()
+    }
+
+    /// Workloads in the order in which they are replaced when a cluster goes from one installation to another, where each is
+    /// rolled out some time after it was applied.
+    fn replaced(from: &Installation, to: &Installation) -> Vec<String> {
+        let workload = |object: &Value| component(object).is_some();
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+        let running = |object: &Value, updated: bool| {
+            let new = i64::from(updated);
+            let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
+            live(
+                2,
+                &json!({"observedGeneration": 2, "desiredNumberScheduled": 1, "replicas": replicas,
+                "updatedReplicas": replicas * new, "availableReplicas": replicas,
+                "updatedNumberScheduled": new, "numberAvailable": 1}),
+            )
+        };
+        let applied = objects(from).into_iter().filter(workload).map(|object| (name(&object), object));
+        let mut cluster: BTreeMap<String, (Value, Live)> =
+            applied.map(|(name, object)| (name, (object.clone(), running(&object, true)))).collect();
+        let mut order = Vec::new();
+        loop {
+            let mut pending = Vec::new();
+            for stage in stages(objects(to), true) {
+                for object in stage.into_iter().filter(workload) {
+                    let known = cluster.get_mut(&name(&object)).unwrap();
+                    if known.0 != object {
+                        order.push(name(&object));
+                        *known = (object.clone(), running(&object, false));
+                    }
+                    if !is_rolled_out(&object, &known.1) {
+                        pending.push(name(&object));
+                    }
+                }
+                if !pending.is_empty() {
+                    break;
+                }
+            }
+            if pending.is_empty() {
+                return order;
+            }
+            for (object, live) in
+                pending.iter().filter_map(|name| cluster.get(name).cloned()).collect::<Vec<_>>()
+            {
+                assert!(is_available(&object, Some(&live)), "the former Pods go on");
+                cluster.insert(name(&object), (object.clone(), running(&object, true)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_downgrade_goes_as_an_update_and_changes_one_component_at_a_time() {
+        let of = |tag: &str| installation(json!({ "imageTag": tag }), 3);
+        let order = ["virt-handler", "virt-controller", "virt-api"];
+        assert_eq!(replaced(&of("1"), &of("2")), order);
+        assert_eq!(replaced(&of("2"), &of("1")), order);
+        assert_eq!(replaced(&of("2"), &of("2")), [""; 0]);
     }
 
     #[test]

@@ -145,6 +145,10 @@ pub(super) fn superfluous(before: &KubeVirtStatus, why: (&str, &str), now: &str)
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use vireo_api::v1::{KubeVirt, VirtualMachine};
+    use vireo_operators::admission::kubevirt;
+
     use super::*;
 
     fn target(id: &str) -> Target {
@@ -227,6 +231,48 @@ mod tests {
             Some("these settings have no effect: spec.configuration.vmRolloutStrategy")
         );
         assert_eq!(of(&status(&named, &installing(&[], &[]), Some(&target("a")), "2")), None);
+    }
+
+    #[test]
+    fn a_downgrade_is_an_update_and_keeps_what_a_newer_release_has_written() {
+        let of = |id: &str, version: &str| Target { version: version.to_owned(), ..target(id) };
+        let newer = json!({"status": {"phase": "Deployed", "observedKubeVirtVersion": "2", "targetKubeVirtVersion": "2",
+            "observedDeploymentID": "b", "targetDeploymentID": "b", "operatorVersion": "99.0.0",
+            "generations": [{"name": "virt-api"}], "conditions": [{"type": "Later", "status": "True", "more": 1}]},
+            "spec": {"configuration": {"later": {"a": 1}, "developerConfiguration": {"later": true}}}});
+        let newer: KubeVirt = serde_json::from_value(newer).unwrap();
+        let begun =
+            status(&newer.status, &installing(&["DaemonSet virt-handler"], &[]), Some(&of("a", "1")), "3");
+        assert_eq!(three(&begun), ("TTT".to_owned(), "UpdateInProgress"));
+        assert_eq!((&*begun.observed_kube_virt_version, &*begun.target_kube_virt_version), ("2", "1"));
+        let done = status(&begun, &installing(&[], &[]), Some(&of("a", "1")), "4");
+        assert_eq!((&*done.observed_kube_virt_version, &*done.operator_version), ("1", VERSION));
+        let written = json!(done);
+        assert_eq!(written["generations"], json!([{"name": "virt-api"}]));
+        assert_eq!(written["conditions"][0]["more"], 1);
+        // And forward again.
+        let again = status(&done, &installing(&["DaemonSet virt-handler"], &[]), Some(&of("b", "2")), "5");
+        assert_eq!((&*again.observed_kube_virt_version, &*again.target_kube_virt_version), ("1", "2"));
+
+        let valid = kubevirt::validate(&json!(newer)).unwrap();
+        let mut named: Vec<String> =
+            kubevirt::without_effect(&valid).iter().map(ToString::to_string).collect();
+        named.sort();
+        let at = "spec.configuration";
+        assert_eq!(named, [format!("{at}.developerConfiguration.later"), format!("{at}.later")]);
+        assert_eq!(json!(valid.spec), json!(newer.spec), "the newer release finds its settings");
+    }
+
+    /// Older components read newer objects, and write back what they do not know, as far as the definition of then stores it.
+    #[test]
+    fn objects_of_a_newer_release_are_read() {
+        let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"later": 1, "runStrategy": "Always", "template": {"spec": {"domain": {
+                "devices": {"later": [1], "disks": [{"name": "a", "later": {}}]}}, "later": true}}},
+            "status": {"later": {"a": "b"}, "ready": true}});
+        let read: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
+        assert_eq!(json!(read), vm);
     }
 
     #[test]
