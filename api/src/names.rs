@@ -69,6 +69,8 @@ pub const TPM_STATE: &str = "/var/run/kubevirt-private/vm-state/tpm-state";
 /// has to be made, or null. [`EFI_VARIABLES`] and [`TPM_STATE`] are among them where the VM has state
 /// that is kept.
 pub const CLAIM_DISKS_ANNOTATION: &str = "vireo.io/claim-disks";
+/// The value of [`COMPONENT_LABEL`] of Pods that are the first consumers of claims.
+pub const CONSUMER: &str = "virt-consumer";
 /// The component of attachment Pods, each of which holds a hotplugged claim on the node of its launcher Pod.
 pub const ATTACHMENT: &str = "hotplug-disk";
 /// The annotations of an attachment Pod with the name and the UID of its VMI.

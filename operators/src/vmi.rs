@@ -2,6 +2,7 @@
 
 pub(crate) mod claims;
 mod console_log;
+mod consumer;
 pub mod controller;
 mod decide;
 pub mod image_volumes;

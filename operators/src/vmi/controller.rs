@@ -10,7 +10,7 @@ use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
-use vireo_api::names::{COMPONENT_LABEL, LAUNCHER, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
+use vireo_api::names::{COMPONENT_LABEL, CONSUMER, LAUNCHER, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
@@ -18,6 +18,7 @@ use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
+use super::consumer::consumer_pod;
 use super::image_volumes::ImageVolumes;
 use super::{
     Claim, Claims, Decision, ImageDelivery, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, claims,
@@ -39,6 +40,15 @@ const WORKERS: usize = 8;
 /// Why the Pod of an instance could not be created: the reason of a condition, and the same for people.
 type Refused = HashMap<ObjectKey, (&'static str, String)>;
 
+/// What a Pod of an instance is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose<'a> {
+    /// To run its launcher, on a node where that is given.
+    Launch(Option<&'a str>),
+    /// To be the first consumer of its claims.
+    Consume,
+}
+
 /// The controller.
 pub struct Controller {
     client: Client,
@@ -46,6 +56,8 @@ pub struct Controller {
     config: LiveConfig,
     vmis: Arc<Informer<VirtualMachineInstance>>,
     pods: Arc<Informer<LauncherPod>>,
+    /// The first consumers of claims.
+    consumers: Arc<Informer<LauncherPod>>,
     /// The claims and DataVolumes that instances may wait for.
     storage: Arc<StorageCache>,
     /// The instances that wait for them.
@@ -75,12 +87,16 @@ impl Controller {
         config: LiveConfig,
     ) -> Self {
         let queue = controller::queue();
-        let launchers = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
-        let pods = Informer::new(Kind::POD.all(&client), launchers, LauncherPod::read);
+        let pods_of = |component: &str| {
+            let config = Config::default().labels(&format!("{COMPONENT_LABEL}={component}"));
+            let pods = Informer::new(Kind::POD.all(&client), config, LauncherPod::read);
+            let changed = Arc::clone(&queue);
+            pods.on_change(move |pod| pod.owners(Kind::VMI.kind).for_each(|vmi| changed.add(vmi)));
+            pods
+        };
+        let (pods, consumers) = (pods_of(LAUNCHER), pods_of(CONSUMER));
         let changed = Arc::clone(&queue);
         vmis.on_change(move |vmi| changed.add(vmi.key.clone()));
-        let changed = Arc::clone(&queue);
-        pods.on_change(move |pod| pod.owners(Kind::VMI.kind).for_each(|vmi| changed.add(vmi)));
         let refused: Arc<Mutex<Refused>> = Arc::default();
         let storage = StorageCache::new(&client);
         let waiting: Arc<Mutex<HashSet<ObjectKey>>> = Arc::default();
@@ -107,6 +123,7 @@ impl Controller {
             config,
             vmis,
             pods,
+            consumers,
             storage,
             waiting,
             nodes,
@@ -145,6 +162,7 @@ impl Controller {
         let control = async {
             self.vmis.synced().await;
             self.pods.synced().await;
+            self.consumers.synced().await;
             self.config.synced().await;
             self.storage.synced().await;
             if let Some(nodes) = &self.nodes {
@@ -160,7 +178,7 @@ impl Controller {
                 image_volumes.run().await;
             }
         };
-        tokio::join!(self.pods.run(), self.storage.run(), image_volumes, control);
+        tokio::join!(self.pods.run(), self.consumers.run(), self.storage.run(), image_volumes, control);
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
@@ -265,24 +283,25 @@ impl Controller {
         Ok(found)
     }
 
-    /// Creates the launcher Pod of an instance, or tells when it is to be tried again. `known` is what the status says that
-    /// it waits for.
+    /// Creates a Pod of an instance, or tells when it is to be tried again. `known` is what the status says that it waits
+    /// for.
     async fn start(
         &self,
         api: &Api<DynamicObject>,
         vmi: &Cached<VirtualMachineInstance>,
-        node: Option<&str>,
+        purpose: Purpose<'_>,
         known: Option<&str>,
     ) -> Result<Requeue, ReconcileError> {
-        let created = match self.create_pod(api, vmi, node).await {
+        let created = match self.create_pod(api, vmi, purpose).await {
             Err(ReconcileError::Waits(why)) if known == Some(why.as_str()) => return Ok(Some(WAIT)),
             Err(ReconcileError::Waits(_)) => return Ok(Some(Duration::ZERO)),
             created => created?,
         };
         if let Some(pod) = created {
             let revision = pod.resource_version().and_then(|version| version.parse().ok());
+            let cache = if purpose == Purpose::Consume { &self.consumers } else { &self.pods };
             // Else the next decision would not know of it.
-            self.pods.shows(revision.unwrap_or_default(), &[]).await;
+            cache.shows(revision.unwrap_or_default(), &[]).await;
         }
         Ok(None)
     }
@@ -291,7 +310,7 @@ impl Controller {
         &self,
         api: &Api<DynamicObject>,
         vmi: &Cached<VirtualMachineInstance>,
-        node: Option<&str>,
+        purpose: Purpose<'_>,
     ) -> Result<Option<Pod>, ReconcileError> {
         // The cache has not all of the specification.
         let Some(object) = api.get_opt(&vmi.key.name).await? else { return Ok(None) };
@@ -300,12 +319,16 @@ impl Controller {
         }
         let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
         let claims = self.claims(vmi, &whole).await?;
+        let node = if let Purpose::Launch(node) = purpose { node } else { None };
         let networks = self.networks(vmi, &whole).await?;
         let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
         let mut pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims, images)?;
         networks::add(&mut pod, &whole, &networks);
         if let Some(claim) = self.state(vmi, &whole).await? {
             state::add(&mut pod, &claim);
+        }
+        if purpose == Purpose::Consume {
+            pod = consumer_pod(pod, &whole);
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
@@ -316,8 +339,26 @@ impl Controller {
                 self.refused().remove(&vmi.key);
                 Ok(Some(pod))
             }
+            // The cache does not show it yet.
+            Err(error) if purpose == Purpose::Consume && write::is_conflict(&error) => Ok(None),
             Err(error) => Err(self.not_created(vmi, "pod", error).await),
         }
+    }
+
+    /// Deletes one of some Pods of an instance, which a cache has.
+    async fn delete_pod(
+        &self,
+        cache: &Informer<LauncherPod>,
+        pods: &[&LauncherPod],
+        uid: &str,
+    ) -> Result<(), ReconcileError> {
+        let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == uid) else { return Ok(()) };
+        let vireo_api::v1::ObjectMeta { name, namespace, .. } = &pod.metadata;
+        let left = write::delete(&Kind::POD.namespaced(&self.client, namespace), name, uid).await?;
+        let gone = [(ObjectKey::new(namespace, name), uid.to_owned())];
+        let gone = if left.is_some() { &[][..] } else { &gone };
+        cache.shows(left.as_ref().map_or(0, revision), gone).await;
+        Ok(())
     }
 
     /// Tells why something that an instance needs could not be created.
@@ -389,12 +430,15 @@ impl Reconcile for Controller {
         };
         let pods = self.pods.owned_by(&vmi.uid);
         let pods: Vec<&LauncherPod> = pods.iter().map(|pod| &pod.value).collect();
+        let consumers = self.consumers.owned_by(&vmi.uid);
+        let consumers: Vec<&LauncherPod> = consumers.iter().map(|pod| &pod.value).collect();
         let failure = self.refused().get(key).cloned();
         let wait = self.wait(&vmi, key);
         let now = Timestamp::now();
         let decision = decide(&Observed {
             vmi: &vmi,
             pods: &pods,
+            consumers: &consumers,
             failure: failure.as_ref().map(|(reason, message)| (*reason, message.as_str())),
             wait: wait.as_ref(),
             launcher: &self.launcher,
@@ -422,7 +466,7 @@ impl Reconcile for Controller {
             match step {
                 Step::CreatePod(node) => {
                     let known = failure.as_ref().map(|(_, why)| why.as_str());
-                    requeue = self.start(&api, &vmi, node.as_deref(), known).await?;
+                    requeue = self.start(&api, &vmi, Purpose::Launch(node.as_deref()), known).await?;
                 }
                 Step::HandOver(node) => {
                     shown = label(&api, version, NODE_LABEL, json!(node)).await?.max(shown);
@@ -431,14 +475,12 @@ impl Reconcile for Controller {
                     let value = if *is_outdated { json!("") } else { Value::Null };
                     shown = label(&api, version, OUTDATED_LABEL, value).await?.max(shown);
                 }
-                Step::DeletePod(uid) => {
-                    let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == *uid) else { continue };
-                    let api = Kind::POD.namespaced(&self.client, &key.namespace);
-                    let left = write::delete(&api, &pod.metadata.name, uid).await?;
-                    let gone = [(ObjectKey::new(&key.namespace, &pod.metadata.name), uid.clone())];
-                    let gone = if left.is_some() { &[][..] } else { &gone };
-                    self.pods.shows(left.as_ref().map_or(0, revision), gone).await;
+                Step::CreateConsumer => {
+                    let known = failure.as_ref().map(|(_, why)| why.as_str());
+                    requeue = self.start(&api, &vmi, Purpose::Consume, known).await?;
                 }
+                Step::DeletePod(uid) => self.delete_pod(&self.pods, &pods, uid).await?,
+                Step::DeleteConsumer(uid) => self.delete_pod(&self.consumers, &consumers, uid).await?,
                 Step::Release => {
                     let finalizers = vmi.metadata.finalizers.iter();
                     let others: Vec<&String> = finalizers.filter(|one| *one != VMI_FINALIZER).collect();

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
-use super::{Launcher, LauncherPod, StartedBy, Wait};
+use super::{Launcher, LauncherPod, StartedBy, Wait, consumer};
 use crate::conditions::set_false;
 
-/// The condition of a Pod that says whether it is bound to a node, which the instance has while it is not.
-const POD_SCHEDULED: &str = "PodScheduled";
+/// The condition of an instance while its Pod is not bound to a node.
+const POD_SCHEDULED: &str = super::pod::POD_SCHEDULED;
 /// The condition of an instance that says why it is not as its specification says; KubeVirt's.
 const SYNCHRONIZED: &str = "Synchronized";
 /// The condition of an instance that says whether its DataVolumes are filled, and why they are not; KubeVirt's.
@@ -28,6 +28,8 @@ pub struct Observed<'a> {
     pub vmi: &'a VirtualMachineInstance,
     /// The launcher Pods that it controls.
     pub pods: &'a [&'a LauncherPod],
+    /// The Pods that are the first consumers of its claims.
+    pub consumers: &'a [&'a LauncherPod],
     /// Why its Pod could not be created: the reason of a condition, and the same for people.
     pub failure: Option<(&'a str, &'a str)>,
     /// What it waits for before it gets a Pod.
@@ -45,6 +47,10 @@ pub struct Observed<'a> {
 pub enum Step {
     /// Create the launcher Pod, bound to a node where the instance has one already.
     CreatePod(Option<String>),
+    /// Create the Pod that is the first consumer of its claims.
+    CreateConsumer,
+    /// Delete the one of this UID.
+    DeleteConsumer(String),
     /// Hand the instance over to the node agent of a node.
     HandOver(String),
     /// Delete the Pod of this UID.
@@ -155,6 +161,8 @@ fn active_pods(pods: &[&LauncherPod]) -> BTreeMap<String, String> {
 fn end(observed: &Observed<'_>, decision: &mut Decision) {
     let living = observed.pods.iter().filter(|pod| !pod.is_deleted());
     decision.steps.extend(living.map(|pod| Step::DeletePod(pod.metadata.uid.clone())));
+    let consumers = observed.consumers.iter().filter(|pod| !pod.is_deleted());
+    decision.steps.extend(consumers.map(|pod| Step::DeleteConsumer(pod.metadata.uid.clone())));
     if !observed.pods.is_empty() || observed.vmi.metadata.deletion_timestamp.is_none() {
         return;
     }
@@ -198,6 +206,8 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
         let filling = observed.wait.and_then(Wait::filling).map(|why| (NOT_ALL_READY, why));
         set_false(&mut status.conditions, SYNCHRONIZED, failed.or(observed.failure), observed.now);
         set_false(&mut status.conditions, DATA_VOLUMES_READY, filling, observed.now);
+        let is_consumed = consumer::decide(observed, decision);
+        let status = &mut decision.status;
         match observed.wait {
             Some(Wait::Failed(_)) => {
                 "Failed".clone_into(&mut status.phase);
@@ -205,7 +215,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
             }
             Some(_) => {}
             // A Pod that is being deleted may hold what the next one needs.
-            None if observed.pods.is_empty() => decision.steps.push(Step::CreatePod(None)),
+            None if observed.pods.is_empty() && !is_consumed => decision.steps.push(Step::CreatePod(None)),
             None => {}
         }
         return;
@@ -225,13 +235,11 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     }
     let failure = pod.image_failure().map(|failure| (failure.reason.as_str(), failure.message.as_str()));
     set_false(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
-    let unbound = pod.condition(POD_SCHEDULED).filter(|condition| condition.status == "False");
-    let why = unbound.map(|condition| (condition.reason.as_str(), condition.message.as_str()));
-    if set_false(&mut status.conditions, POD_SCHEDULED, why, observed.now) {
-        decision.unschedulable = unbound.map(|condition| condition.message.clone());
-    }
+    let is_unbound = pod.unbound().is_some();
+    report_unbound(pod, observed, decision);
+    let status = &mut decision.status;
     // One that goes to its node at once needs no write of its own for that.
-    if unbound.is_some() || failure.is_some() {
+    if is_unbound || failure.is_some() {
         "Scheduling".clone_into(&mut status.phase);
     }
     let is_ready = match observed.launcher.started_by {
@@ -240,6 +248,15 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     };
     if let Some(node) = pod.node().filter(|_| is_ready) {
         decision.steps.push(Step::HandOver(node.to_owned()));
+    }
+}
+
+/// Has the instance say why a Pod of it is not bound to a node.
+pub(super) fn report_unbound(pod: &LauncherPod, observed: &Observed<'_>, decision: &mut Decision) {
+    let unbound = pod.unbound();
+    let why = unbound.map(|condition| (condition.reason.as_str(), condition.message.as_str()));
+    if set_false(&mut decision.status.conditions, POD_SCHEDULED, why, observed.now) {
+        decision.unschedulable = unbound.map(|condition| condition.message.clone());
     }
 }
 

@@ -5,6 +5,9 @@ use serde_json::Value;
 use vireo_api::names::{COMPUTE, LAUNCHER_IMAGE_ANNOTATION};
 use vireo_api::v1::{Condition, ObjectMeta};
 
+/// The condition of a Pod that says whether it is bound to a node.
+pub(super) const POD_SCHEDULED: &str = "PodScheduled";
+
 /// What matters of a launcher Pod.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -153,6 +156,11 @@ impl LauncherPod {
     /// A condition of its status.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|one| one.r#type == kind)
+    }
+
+    /// Why it is not bound to a node.
+    pub fn unbound(&self) -> Option<&Condition> {
+        self.condition(POD_SCHEDULED).filter(|condition| condition.status == "False")
     }
 
     /// Whether the process of a container runs.

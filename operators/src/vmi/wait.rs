@@ -79,9 +79,7 @@ pub(crate) fn of_claim(key: &ObjectKey, storage: &impl Storage) -> Option<Wait> 
         (Some(_), Some(data_volume)) if data_volume.is_filled() => None,
         // A launcher that were the consumer could start with the claim while it is empty.
         (_, Some(data_volume)) if data_volume.waits_for_consumer() && !data_volume.is_provisioning() => {
-            let why = "waits for the first consumer of its claim: annotate it with \
-                       cdi.kubevirt.io/storage.bind.immediate.requested";
-            Some(Wait::Consumer(format!("DataVolume {name} {why}")))
+            Some(Wait::Consumer(format!("DataVolume {name} waits for the first consumer of its claim")))
         }
         (_, Some(data_volume)) => {
             let why = data_volume

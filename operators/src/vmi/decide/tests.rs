@@ -26,6 +26,7 @@ fn decided(vmi: &VirtualMachineInstance, pods: &[LauncherPod], started_by: Start
     decide(&Observed {
         vmi,
         pods: &pods,
+        consumers: &[],
         failure: None,
         wait: None,
         launcher: &launcher(started_by),
@@ -40,6 +41,7 @@ fn without_node(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Decision 
     decide(&Observed {
         vmi,
         pods: &pods,
+        consumers: &[],
         failure: None,
         wait: None,
         launcher: &launcher(StartedBy::Kubelet),
@@ -117,6 +119,7 @@ fn failed_image_pulls_and_pod_creations_are_reported() {
     let observed = Observed {
         vmi: &waits,
         pods: &[],
+        consumers: &[],
         failure: Some(("FailedCreate", "exceeded quota")),
         wait: None,
         launcher: &launcher,

@@ -176,7 +176,15 @@ async fn a_vm_waits_until_its_data_volume_is_filled() {
         cluster.patch_status(Kind::DATA_VOLUME, "disk", json!({"phase": "WaitForFirstConsumer"})).await;
         let waits = async || printable(cluster, "a").await == "WaitingForVolumeBinding";
         eventually("nothing has bound it", waits).await;
-        assert_eq!(pods(cluster).await, 0);
+        eventually("the claim has a consumer", async || pods(cluster).await == 1).await;
+        let consumer = cluster.api(Kind::POD).list(&Default::default()).await.unwrap().items.remove(0);
+        assert_eq!(consumer.metadata.labels.as_ref().unwrap()["kubevirt.io"], "virt-consumer");
+        let volumes = consumer.data["spec"]["volumes"].as_array().unwrap();
+        assert_eq!(volumes.len(), 1, "{volumes:?}");
+        assert_eq!(volumes[0]["persistentVolumeClaim"]["claimName"], "disk");
+        // It was scheduled, and CDI imports.
+        cluster.patch_status(Kind::DATA_VOLUME, "disk", json!({"phase": "ImportInProgress"})).await;
+        eventually("it is deleted", async || pods(cluster).await == 0).await;
 
         cluster.patch_status(Kind::DATA_VOLUME, "disk", json!({"phase": "Succeeded"})).await;
         eventually("there is a Pod", async || pods(cluster).await == 1).await;
