@@ -68,6 +68,8 @@ impl Kind {
     pub const POD: Self = Self::new(CORE, "Pod", "pods");
     /// Node.
     pub const NODE: Self = Self::new(CORE, "Node", "nodes");
+    /// Namespace.
+    pub const NAMESPACE: Self = Self::new(CORE, "Namespace", "namespaces");
     /// NetworkAttachmentDefinition of Multus.
     pub const NETWORK: Self =
         Self::new(("k8s.cni.cncf.io", "v1"), "NetworkAttachmentDefinition", "network-attachment-definitions");

@@ -11,6 +11,7 @@ pub mod kind;
 pub mod metrics;
 pub mod program;
 pub mod queue;
+pub mod rate_limit;
 pub mod tls;
 pub mod write;
 

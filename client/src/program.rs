@@ -3,11 +3,21 @@
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
+
+/// The verbosity of logs from which debugging messages are logged.
+const DEBUG: u32 = 4;
+/// The verbosity of logs from which traces are logged.
+const TRACE: u32 = 6;
+
+type SetFilter = Box<dyn Fn(Option<&'static str>) + Send + Sync>;
+/// Changes the filter of the log of this process, which has one.
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
 /// The error that ends a program.
 pub type Failure = Box<dyn Error>;
@@ -17,15 +27,22 @@ pub type Failure = Box<dyn Error>;
 pub fn run<F: Future<Output = Result<(), Failure>>>(
     command: impl FnOnce() -> Result<F, Failure>,
 ) -> ExitCode {
-    let filter = EnvFilter::try_from_env("VIREO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let usual = || EnvFilter::try_from_env("VIREO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(usual())
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         // Reporting a line that cannot be written would panic: the log's disk may be full.
         .log_internal_errors(false)
         .with_target(false)
-        .init();
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    log.init();
+    // It is set once, as this function is called once.
+    let _ = SET_FILTER.set(Box::new(move |level| {
+        // It fails only where there is no log any more.
+        let _ = handle.reload(level.map_or_else(usual, EnvFilter::new));
+    }));
     if let Err(error) = raise_open_files() {
         warn!(%error, "cannot raise the limit of open files, which many clients and VMs need");
     }
@@ -35,6 +52,23 @@ pub fn run<F: Future<Output = Result<(), Failure>>>(
             error!("{}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The level of logs of a verbosity, as KubeVirt has them; none for the usual one.
+pub fn log_level(verbosity: u32) -> Option<&'static str> {
+    match verbosity {
+        TRACE.. => Some("trace"),
+        DEBUG.. => Some("debug"),
+        _ => None,
+    }
+}
+
+/// Has the log of this program be of a verbosity from now on; without one, as `VIREO_LOG` says.
+pub fn set_verbosity(verbosity: Option<u32>) {
+    if let Some(set) = SET_FILTER.get() {
+        // A verbosity that is set is meant, also where it is the usual one.
+        set(verbosity.map(|verbosity| log_level(verbosity).unwrap_or("info")));
     }
 }
 

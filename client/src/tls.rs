@@ -2,6 +2,8 @@
 //!
 //! A directory has `tls.crt`, `tls.key` and `ca.crt`, as a Secret of the type `kubernetes.io/tls` is mounted.
 
+mod policy;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
+
+pub use policy::{TlsPolicy, TlsSettings, is_unavailable};
 
 /// How long a client may take to agree on TLS, and to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,19 +70,28 @@ pub enum Clients {
     Any(Vec<u8>),
 }
 
+/// What was made of the files when they had changed last, by the settings of then.
+#[derive(Debug)]
+struct Current<T> {
+    changed: SystemTime,
+    settings: TlsSettings,
+    config: Arc<T>,
+}
+
 /// The certificate files of a component.
 #[derive(Debug)]
 pub struct TlsFiles<T> {
     directory: PathBuf,
-    make: fn(&Path, &Clients) -> Result<T, TlsError>,
+    make: fn(&Path, &Clients, &TlsSettings) -> Result<T, TlsError>,
     clients: Clients,
-    current: Mutex<Option<(SystemTime, Arc<T>)>>,
+    policy: TlsPolicy,
+    current: Mutex<Option<Current<T>>>,
 }
 
 impl TlsFiles<ServerConfig> {
     /// Those of a server.
-    pub fn server(directory: PathBuf, clients: Clients) -> Self {
-        Self { directory, make: server_config, clients, current: Mutex::default() }
+    pub fn server(directory: PathBuf, clients: Clients, policy: TlsPolicy) -> Self {
+        Self { directory, make: server_config, clients, policy, current: Mutex::default() }
     }
 
     /// The same with a certificate and its key, in PEM, for as long as the directory has none.
@@ -89,15 +102,24 @@ impl TlsFiles<ServerConfig> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(unusable)?;
         let verifier = verifier(&self.directory, &self.clients)?;
-        let config = Arc::new(server_config_of(verifier, chain.map_err(unusable)?, key)?);
-        Ok(Self { current: Mutex::new(Some((SystemTime::UNIX_EPOCH, config))), ..self })
+        let settings = self.policy.current();
+        let config = Arc::new(server_config_of(verifier, chain.map_err(unusable)?, key, &settings)?);
+        let current = Current { changed: SystemTime::UNIX_EPOCH, settings, config };
+        Ok(Self { current: Mutex::new(Some(current)), ..self })
     }
 }
 
 impl TlsFiles<ClientConfig> {
     /// Those of a client.
     pub fn client(directory: PathBuf) -> Self {
-        Self { directory, make: client_config, clients: Clients::Certified, current: Mutex::default() }
+        let policy = TlsPolicy::default();
+        Self {
+            directory,
+            make: client_config,
+            clients: Clients::Certified,
+            policy,
+            current: Mutex::default(),
+        }
     }
 }
 
@@ -109,30 +131,32 @@ impl<T> TlsFiles<T> {
     pub fn current(&self) -> Result<Arc<T>, TlsError> {
         let path = self.directory.join("tls.crt");
         let changed = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let settings = self.policy.current();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, config)) = &*current
-            && changed.as_ref().is_ok_and(|changed| changed == at)
+        if let Some(current) = &*current
+            && current.settings == settings
+            && changed.as_ref().is_ok_and(|changed| *changed == current.changed)
         {
-            return Ok(Arc::clone(config));
+            return Ok(Arc::clone(&current.config));
         }
-        if let (Err(error), Some((_, config))) = (&changed, &*current)
+        if let (Err(error), Some(current)) = (&changed, &*current)
             && error.kind() == io::ErrorKind::NotFound
         {
-            return Ok(Arc::clone(config));
+            return Ok(Arc::clone(&current.config));
         }
-        let made = (self.make)(&self.directory, &self.clients);
+        let made = (self.make)(&self.directory, &self.clients, &settings);
         match (made, changed, &*current) {
             (Ok(config), Ok(changed), _) => {
                 let config = Arc::new(config);
-                *current = Some((changed, Arc::clone(&config)));
+                *current = Some(Current { changed, settings, config: Arc::clone(&config) });
                 Ok(config)
             }
             (Ok(config), Err(_), None) => Ok(Arc::new(config)),
-            (made, _, Some((_, config))) => {
+            (made, _, Some(current)) => {
                 if let Err(error) = made {
                     warn!(error = &error as &dyn std::error::Error, "the former certificate stays in use");
                 }
-                Ok(Arc::clone(config))
+                Ok(Arc::clone(&current.config))
             }
             (Err(error), _, None) => Err(error),
         }
@@ -161,9 +185,14 @@ fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> Res
     Ok(roots)
 }
 
-fn server_config(directory: &Path, clients: &Clients) -> Result<ServerConfig, TlsError> {
+fn server_config(
+    directory: &Path,
+    clients: &Clients,
+    settings: &TlsSettings,
+) -> Result<ServerConfig, TlsError> {
     let verifier = verifier(directory, clients)?;
-    server_config_of(verifier, certificates(directory.join("tls.crt"))?, key(directory.join("tls.key"))?)
+    let chain = certificates(directory.join("tls.crt"))?;
+    server_config_of(verifier, chain, key(directory.join("tls.key"))?, settings)
 }
 
 /// What decides on the certificates of clients.
@@ -188,10 +217,10 @@ fn server_config_of(
     verifier: Arc<dyn ClientCertVerifier>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    settings: &TlsSettings,
 ) -> Result<ServerConfig, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+    let mut config = ServerConfig::builder_with_provider(Arc::new(settings.provider()))
+        .with_protocol_versions(settings.versions())
         .map_err(unusable)?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
@@ -200,7 +229,7 @@ fn server_config_of(
     Ok(config)
 }
 
-fn client_config(directory: &Path, _: &Clients) -> Result<ClientConfig, TlsError> {
+fn client_config(directory: &Path, _: &Clients, _: &TlsSettings) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

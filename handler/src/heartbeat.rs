@@ -1,5 +1,7 @@
 //! This node as a Node object: what it has, and that it is alive.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
 
 use crate::devices::SHARED_DEVICES;
+use crate::ksm;
 use crate::live_settings::LiveSettings;
 use crate::node_labeller::{self, Facts, Labels};
 
@@ -63,7 +66,7 @@ pub async fn run(client: Client, name: &str, owner: Owner, settings: LiveSetting
                 labels = node_labeller::labels(&facts, &configured);
                 obsolete = Some(configured);
             }
-            let wait = match beat(&api, (name, owner), &labels, Timestamp::now()).await {
+            let wait = match beat(&api, (name, owner), (&labels, &settings), Timestamp::now()).await {
                 Ok(()) => INTERVAL,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -84,7 +87,7 @@ pub async fn run(client: Client, name: &str, owner: Owner, settings: LiveSetting
 async fn beat(
     api: &Api<DynamicObject>,
     (name, owner): (&str, Owner),
-    labels: &Labels,
+    (labels, settings): (&Labels, &LiveSettings),
     now: Timestamp,
 ) -> Result<(), Error> {
     let node = match api.get_opt(name).await? {
@@ -104,7 +107,15 @@ async fn beat(
             describe(&mut after, name, now);
             after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
         }
-        Owner::Kubelet => label(&mut after, is_static(KUBELET_STATE)),
+        Owner::Kubelet => {
+            label(&mut after, is_static(KUBELET_STATE));
+            let has: BTreeMap<String, String> =
+                serde_json::from_value(before["metadata"]["labels"].clone()).unwrap_or_default();
+            if let Err(error) = ksm::apply(&mut after, settings.merges_pages(&has), Path::new(ksm::DIRECTORY))
+            {
+                tracing::warn!(%error, "cannot have the kernel merge equal pages, or stop it");
+            }
+        }
     }
     node_labeller::apply(&mut after, labels);
     after["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = json!(json!(seconds(now)).to_string());

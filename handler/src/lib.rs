@@ -13,6 +13,7 @@ pub mod heartbeat;
 pub mod http;
 pub mod inotify;
 pub mod jobs;
+mod ksm;
 pub mod launcher;
 pub mod live_settings;
 pub mod manifests;

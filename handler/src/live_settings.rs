@@ -7,11 +7,15 @@ use kube::Client;
 use kube::runtime::watcher::Config;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::Notify;
 use vireo_api::spec::{Field, PermittedHostDevices, is_smbios_text};
 use vireo_api::v1;
-use vireo_client::Kind;
 use vireo_client::informer::{Cached, Change, Informer};
+use vireo_client::rate_limit::{RateLimit, RateLimiter};
+use vireo_client::tls::{TlsPolicy, TlsSettings};
+use vireo_client::{Kind, program};
 
+use crate::launcher::pod::ClaimSpace;
 use crate::node_labeller::ObsoleteModels;
 
 /// The namespace of the KubeVirt object.
@@ -25,6 +29,15 @@ struct Values {
     permitted: Arc<PermittedHostDevices>,
     instances: Option<usize>,
     smbios: v1::SMBiosConfiguration,
+    claim_space: ClaimSpace,
+    /// Whether guests give no free pages back.
+    keep_free_pages: bool,
+    /// Labels of nodes on which equal pages are merged.
+    ksm: Option<v1::LabelSelector>,
+    tls: TlsSettings,
+    limit: Option<RateLimit>,
+    /// Verbosity of the logs of node agents, by their nodes.
+    verbosity: BTreeMap<String, u32>,
 }
 
 /// Those of one object, and since when there is that: the oldest of several counts.
@@ -48,12 +61,22 @@ fn read(object: Value) -> Result<Settings, serde_json::Error> {
             text.clear();
         }
     }
+    let developer = &configuration["developerConfiguration"];
+    let tls = v1::TLSConfiguration::deserialize(&configuration["tlsConfiguration"]);
+    let client = v1::ReloadableComponentConfiguration::deserialize(&configuration["handlerConfiguration"]);
+    let verbosity = BTreeMap::deserialize(&developer["logVerbosity"]["nodeVerbosity"]);
     let values = Values {
         obsolete: BTreeMap::deserialize(&configuration["obsoleteCPUModels"]).unwrap_or_default(),
         min_cpu_model: configuration["minCPUModel"].as_str().unwrap_or_default().to_owned(),
         permitted: Arc::new(permitted),
         instances: instances.and_then(|count| count.try_into().ok()),
         smbios,
+        claim_space: ClaimSpace::read(developer),
+        keep_free_pages: configuration["virtualMachineOptions"]["disableFreePageReporting"].is_object(),
+        ksm: Option::deserialize(&configuration["ksmConfiguration"]["nodeLabelSelector"]).ok().flatten(),
+        tls: tls.ok().and_then(|tls| TlsSettings::read(&tls).ok()).unwrap_or_default(),
+        limit: client.ok().and_then(|client| RateLimit::read(Some(&client)).ok()).flatten(),
+        verbosity: verbosity.unwrap_or_default(),
     };
     Ok(Settings { created, values })
 }
@@ -120,6 +143,36 @@ impl LiveSettings {
         });
     }
 
+    /// Has the client, the servers and the log of the node agent of a node follow its settings until it is dropped, while
+    /// [`run`](Self::run) watches them.
+    pub async fn follow(&self, node: &str, limiter: &RateLimiter, policy: &TlsPolicy) {
+        let changed = Arc::new(Notify::new());
+        let wake = Arc::clone(&changed);
+        self.on_change(move || wake.notify_one());
+        loop {
+            let values = self.values();
+            limiter.set(values.limit);
+            policy.set(values.tls);
+            program::set_verbosity(values.verbosity.get(node).copied());
+            changed.notified().await;
+        }
+    }
+
+    /// Whether guests give no free pages back.
+    pub(crate) fn keeps_free_pages(&self) -> bool {
+        self.values().keep_free_pages
+    }
+
+    /// Whether equal pages are to be merged on a node with these labels.
+    pub(crate) fn merges_pages(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.values().ksm.is_some_and(|selector| selector.chooses(labels))
+    }
+
+    /// How much of a claim's file system its disk takes.
+    pub(crate) fn claim_space(&self) -> ClaimSpace {
+        self.values().claim_space
+    }
+
     /// CPU models that no guest should have.
     pub(crate) fn obsolete_models(&self) -> ObsoleteModels {
         let values = self.values();
@@ -179,15 +232,47 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_merged_on_nodes_that_are_selected() {
+        let merges = |selector: Value| {
+            let live = LiveSettings::of_a_test(json!({"ksmConfiguration": {"nodeLabelSelector": selector}}));
+            live.merges_pages(&[("rack".to_owned(), "1".to_owned())].into())
+        };
+        let rack = |number: &str| json!({"matchLabels": {"rack": number}});
+        assert_eq!([Value::Null, json!({}), rack("1"), rack("2")].map(merges), [false, true, true, false]);
+    }
+
+    #[test]
     fn what_cannot_be_read_is_not_set() {
         let odd = settings(json!({"obsoleteCPUModels": ["Nehalem"], "permittedHostDevices": ["x"],
-            "minCPUModel": 1, "virtualMachineInstancesPerNode": 0, "smbios": {"sku": "a\nb", "family": "x".repeat(257)}}));
+            "minCPUModel": 1, "virtualMachineInstancesPerNode": 0,
+            "ksmConfiguration": {"nodeLabelSelector": 1}, "tlsConfiguration": {"minTLSVersion": "1.3"},
+            "handlerConfiguration": {"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": -1}}}},
+            "developerConfiguration": {"pvcTolerateLessSpaceUpToPercent": 101, "minimumReservePVCBytes": -1,
+                "logVerbosity": {"nodeVerbosity": ["a"]}}, "smbios": {"sku": "a\nb", "family": "x".repeat(257)}}));
         assert_eq!(odd.values, Values::default());
+        let client =
+            json!({"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": 5, "burst": 10}}}});
         let even = settings(json!({"minCPUModel": "Haswell", "virtualMachineInstancesPerNode": 7,
-            "smbios": {"sku": "a b"}}));
+            "smbios": {"sku": "a b"}, "tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
+            "handlerConfiguration": client.clone(), "ksmConfiguration": {"nodeLabelSelector": {}},
+            "virtualMachineOptions": {"disableFreePageReporting": {}},
+            "developerConfiguration": {"pvcTolerateLessSpaceUpToPercent": 0, "minimumReservePVCBytes": 1,
+                "logVerbosity": {"nodeVerbosity": {"a": 6}}}}));
         let smbios = v1::SMBiosConfiguration { sku: "a b".to_owned(), ..v1::SMBiosConfiguration::default() };
-        let expected =
-            Values { min_cpu_model: "Haswell".to_owned(), instances: Some(7), smbios, ..Values::default() };
+        let tls = serde_json::from_value(json!({"minTLSVersion": "VersionTLS13"})).unwrap();
+        let expected = Values {
+            min_cpu_model: "Haswell".to_owned(),
+            instances: Some(7),
+            smbios,
+            claim_space: ClaimSpace { tolerated: 0, reserved: 1 },
+            keep_free_pages: true,
+            ksm: Some(v1::LabelSelector::default()),
+            tls: TlsSettings::read(&tls).unwrap(),
+            limit: RateLimit::read(Some(&serde_json::from_value(client).unwrap())).unwrap(),
+            verbosity: [("a".to_owned(), 6)].into(),
+            ..Values::default()
+        };
+        assert!(expected.limit.is_some());
         assert_eq!(even.values, expected);
     }
 }

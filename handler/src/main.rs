@@ -12,8 +12,9 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use tokio::net::TcpListener;
 use tracing::info;
-use vireo_client::metrics;
-use vireo_client::tls::{self, Clients, TlsFiles};
+use vireo_client::metrics::{self, RequestCounter};
+use vireo_client::rate_limit::RateLimiter;
+use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
 use vireo_handler::cluster::Cluster;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::heartbeat::{self, Owner};
@@ -74,13 +75,18 @@ async fn serve_manifests(settings: Settings, manifests: PathBuf) -> Result<(), F
 }
 
 /// Serves the endpoint for virt-api, and unauthenticated health checks and metrics, over TLS.
-async fn serve_tls(endpoint: Endpoint, node: Arc<Node>, cluster: &Cluster) -> Result<(), Failure> {
+async fn serve_tls(
+    endpoint: Endpoint,
+    node: Arc<Node>,
+    cluster: &Cluster,
+    policy: &TlsPolicy,
+) -> Result<(), Failure> {
     let Some(directory) = endpoint.tls_dir else { return std::future::pending().await };
     let serve = async |address: SocketAddr, clients: Clients, router: Router| {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| format!("cannot listen on {address}: {error}"))?;
-        let files = Arc::new(TlsFiles::server(directory.clone(), clients));
+        let files = Arc::new(TlsFiles::server(directory.clone(), clients, policy.clone()));
         Ok(tls::serve(listener, files, router).await?)
     };
     let virt_api = serve(endpoint.listen, Clients::Certified, http::router(Arc::clone(&node)));
@@ -100,7 +106,9 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     let _lock = node.state.take().await?;
     let listener = http::bind(&node.state.endpoint())?;
     let name = node.settings.node_name.clone();
-    let (client, requests) = metrics::connect().await?;
+    let (requests, limiter, policy) =
+        (RequestCounter::default(), RateLimiter::default(), TlsPolicy::default());
+    let client = metrics::connect(&requests, &limiter).await?;
     node.metrics.join(|registry| requests.register(registry));
     info!(state = %node.settings.state_dir.display(), node = name, "virt-handler runs");
     let stop = stop_signal()?;
@@ -111,9 +119,10 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,
-        done = serve_tls(endpoint, Arc::clone(&node), &cluster) => done?,
+        done = serve_tls(endpoint, Arc::clone(&node), &cluster, &policy) => done?,
         () = cluster.run() => {}
         () = devices::run(&plugins, &live) => {}
+        () = live.follow(&name, &limiter, &policy) => {}
         () = node.images.collect_garbage() => {}
         () = heartbeat::run(client, &name, Owner::Kubelet, live.clone()) => {}
     }

@@ -14,7 +14,7 @@ use crate::jobs::Jobs;
 use crate::launcher::cgroup::{Cgroups, IoMax};
 use crate::launcher::cpus::{self, TooFewCpus};
 use crate::launcher::link::chain;
-use crate::launcher::pod::ClaimDisks;
+use crate::launcher::pod::{ClaimDisks, ClaimSpace};
 use crate::live_settings::LiveSettings;
 use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
@@ -325,6 +325,16 @@ impl Node {
     /// What guests read about their system, where it is not as usual.
     pub(crate) fn smbios(&self) -> SMBiosConfiguration {
         self.live.get().map(LiveSettings::smbios).unwrap_or_default()
+    }
+
+    /// Whether guests give no free pages back.
+    pub(crate) fn keeps_free_pages(&self) -> bool {
+        self.live.get().is_some_and(LiveSettings::keeps_free_pages)
+    }
+
+    /// How much of the file system of a claim its disk takes.
+    pub(crate) fn claim_space(&self) -> ClaimSpace {
+        self.live.get().map(LiveSettings::claim_space).unwrap_or_default()
     }
 
     /// What projects files where there is no kubelet that does.

@@ -40,6 +40,8 @@ pub struct Facts<'a> {
     pub hypervisor: HypervisorChoice,
     /// What guests read about their system, where it is not as usual.
     pub smbios: &'a SMBiosConfiguration,
+    /// Whether guests give no free pages back.
+    pub keep_free_pages: bool,
 }
 
 /// Builds the launch request.
@@ -82,6 +84,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
         memory_balloon: vm.has_balloon(),
+        keep_free_pages: facts.keep_free_pages,
         console_socket: text(&view.join(CONSOLE_SOCKET)),
         vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
         runtime_dir: text(&view.join(RUN_DIRECTORY)),

@@ -6,13 +6,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use vireo_api::v1::{ComponentConfig, KubeVirt, KubeVirtSpec, NodePlacement};
 use vireo_client::Kind;
+use vireo_client::program::log_level;
+use vireo_operators::config::MANUAL;
 
 /// The default of `productComponent`.
 const COMPONENT: &str = "kubevirt";
-/// The verbosity of logs from which debugging messages are logged.
-const DEBUG: u32 = 4;
-/// The verbosity of logs from which traces are logged.
-const TRACE: u32 = 6;
 /// How many nodes one more replica of virt-api is for.
 const NODES_OF_A_REPLICA: usize = 10;
 
@@ -112,6 +110,8 @@ pub struct Installation {
     pub controller: Component,
     /// virt-handler.
     pub handler: Component,
+    /// Whether the roles of users become part of Kubernetes' roles.
+    pub aggregates_roles: bool,
     /// Labels of all objects.
     pub labels: BTreeMap<&'static str, String>,
     /// PodDisruptionBudgets, in the version of the cluster.
@@ -152,14 +152,6 @@ pub fn registry(image: &str) -> &str {
     image.rsplit_once('/').map_or("", |(registry, _)| registry)
 }
 
-fn log(verbosity: Option<u32>) -> Option<&'static str> {
-    match verbosity? {
-        TRACE.. => Some("trace"),
-        DEBUG.. => Some("debug"),
-        _ => None,
-    }
-}
-
 fn flags(given: Option<&BTreeMap<String, String>>) -> Vec<String> {
     let word = |(name, value): (&String, &String)| match value.as_str() {
         "" => format!("--{name}"),
@@ -179,9 +171,9 @@ impl Installation {
         let developer = spec.configuration.developer_configuration.clone().unwrap_or_default();
         let verbosity = developer.log_verbosity.unwrap_or_default();
         let extra = spec.customize_components.flags.as_ref();
-        let component = |given: Option<&BTreeMap<String, String>>, verbosity| Component {
+        let component = |given: Option<&BTreeMap<String, String>>, verbosity: Option<u32>| Component {
             flags: flags(given),
-            log: log(verbosity),
+            log: verbosity.and_then(log_level),
         };
         let or = |given: &str, default: &str| {
             if given.is_empty() { default.to_owned() } else { given.to_owned() }
@@ -213,6 +205,7 @@ impl Installation {
             api: component(extra.map(|flags| &flags.api), verbosity.virt_api),
             controller: component(extra.map(|flags| &flags.controller), verbosity.virt_controller),
             handler: component(extra.map(|flags| &flags.handler), verbosity.virt_handler),
+            aggregates_roles: spec.configuration.role_aggregation_strategy != MANUAL,
             labels,
             disruption_budgets: cluster.disruption_budgets,
             monitoring: cluster.monitoring.then(|| Monitoring::new(spec)),

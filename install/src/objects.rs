@@ -43,6 +43,8 @@ pub const DISRUPTION_BUDGETS: [Kind; 2] = [
 pub(crate) const INSTALLED_BY: (&str, &str) = ("vireo.io/installed-by", "virt-operator");
 /// The PriorityClass of the components; KubeVirt's.
 const PRIORITY_CLASS: &str = "kubevirt-cluster-critical";
+/// Labels of roles that become part of another one begin so.
+const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 /// Its value, which is the highest that is not Kubernetes' own.
 const PRIORITY: u32 = 1_000_000_000;
 
@@ -79,7 +81,14 @@ fn account((namespace, name): (&str, &str)) -> Value {
 /// All that virt-operator applies, in the order in which it is to be created.
 pub fn objects(installation: &Installation) -> Vec<Value> {
     let mut objects = custom_resource_definitions();
-    objects.extend(cluster_roles());
+    objects.extend(cluster_roles().map(|mut role| {
+        if !installation.aggregates_roles
+            && let Some(labels) = role["metadata"]["labels"].as_object_mut()
+        {
+            labels.retain(|label, _| !label.starts_with(AGGREGATE));
+        }
+        role
+    }));
     objects.extend([VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER].map(account));
     objects.extend(election(VIRT_CONTROLLER));
     objects.extend(virt_api_roles());
@@ -284,6 +293,17 @@ mod tests {
             }
         }
         assert!(count > 20, "{count}");
+    }
+
+    #[test]
+    fn roles_are_aggregated_unless_that_is_done_by_hand() {
+        let aggregated = |spec: Value| {
+            let objects = objects(&installation(spec, 1));
+            let labels = objects.iter().filter_map(|one| one["metadata"]["labels"].as_object());
+            labels.flat_map(|labels| labels.keys()).filter(|label| label.starts_with(AGGREGATE)).count()
+        };
+        assert_eq!(aggregated(json!({})), 3);
+        assert_eq!(aggregated(json!({"configuration": {"roleAggregationStrategy": "Manual"}})), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod data_volumes;
 mod eviction;
+mod gates;
 mod host_devices;
 pub mod host_paths;
 pub mod instancetype;
@@ -134,6 +135,7 @@ impl Admission {
         if !config.permit_bridge_on_pod_network {
             problems.extend(networks::bridge_on_pod_network(kind, new, old));
         }
+        problems.extend(gates::disabled(kind, new, old, &config));
         problems.extend(host_devices::not_permitted(kind, new, old, &config.permitted));
         if kind == Kind::VM {
             problems.extend(read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await?);

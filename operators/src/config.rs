@@ -1,5 +1,6 @@
 //! The configuration of a cluster: `spec.configuration` of its KubeVirt object, with the defaults of what it does not set.
 
+mod components;
 pub mod feature_gates;
 mod live;
 mod support;
@@ -15,6 +16,7 @@ use vireo_api::v1::{
     SMBiosConfiguration,
 };
 
+pub use components::{Components, MANUAL};
 pub(crate) use live::oldest;
 pub use live::{LiveConfig, NAMESPACE};
 pub use support::{ContainerResources, SUPPORTED_TYPES};
@@ -44,6 +46,24 @@ const MAX_SELINUX_TYPE: usize = 255;
 /// Whether a path leads to something below the directory that it is relative to.
 fn is_below(path: &str) -> bool {
     !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+/// What becomes of references of VMs to instance types and preferences.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReferencePolicy {
+    /// They stay.
+    #[default]
+    Reference,
+    /// Those of VMs that were not started yet are replaced by what they mean.
+    Expand,
+    /// Those of all VMs that do not run.
+    ExpandAll,
+}
+
+impl ReferencePolicy {
+    /// The policies by KubeVirt's names.
+    const ALL: [(&str, Self); 3] =
+        [("reference", Self::Reference), ("expand", Self::Expand), ("expandAll", Self::ExpandAll)];
 }
 
 /// What is configured for all VMIs of a cluster.
@@ -85,6 +105,16 @@ pub struct ClusterConfig {
     pub use_emulation: bool,
     /// Devices of nodes that VMIs may have.
     pub permitted: PermittedHostDevices,
+    /// Namespaces in which launchers of VMIs get a CPU limit.
+    pub auto_cpu_limit: Option<LabelSelector>,
+    /// What becomes of references of VMs to instance types and preferences.
+    pub reference_policy: ReferencePolicy,
+    /// Feature gates that are disabled, of those that are enabled otherwise.
+    pub disabled_gates: Vec<&'static str>,
+    /// The verbosity of the logs of launchers.
+    pub launcher_verbosity: Option<u32>,
+    /// Settings of the components themselves.
+    pub components: Components,
     /// Resources of the containers of images.
     pub container_disk: ContainerResources,
     /// Resources of the container with the log of the serial console.
@@ -114,6 +144,11 @@ impl Default for ClusterConfig {
             permit_bridge_on_pod_network: true,
             use_emulation: false,
             permitted: PermittedHostDevices::default(),
+            auto_cpu_limit: None,
+            reference_policy: ReferencePolicy::default(),
+            disabled_gates: Vec::new(),
+            launcher_verbosity: None,
+            components: Components::default(),
             container_disk: ContainerResources::default(),
             console_log: ContainerResources::default(),
             hotplug_disk: ContainerResources::default(),
@@ -136,6 +171,14 @@ impl Findings {
 
     fn unsupported(&mut self, field: &Field, value: &str, supported: &[&str]) {
         self.0.push(Problem::unsupported_value(field.as_str(), value, supported));
+    }
+
+    /// A selector of labels that is set, and valid.
+    fn selector(&mut self, field: &Field, given: Option<&LabelSelector>) -> Option<LabelSelector> {
+        let given = given?;
+        let problems = label_selector_problems(given, field);
+        self.0.extend(problems.iter().map(|problem| Problem::at("", problem)));
+        problems.is_empty().then(|| given.clone())
     }
 
     /// A text that is set, and that is one of those that are supported.
@@ -220,6 +263,18 @@ impl ClusterConfig {
         config.permitted = permitted;
         found.0.extend(problems.iter().map(|problem| Problem::at("", problem)));
         config.read_support(&given.support_container_resources, &at, &mut found);
+        config.read_components(given, &at, &mut found);
+        let selector = given.auto_cpu_limit_namespace_label_selector.as_ref();
+        config.auto_cpu_limit = found.selector(&at.at("autoCPULimitNamespaceLabelSelector"), selector);
+        // Node agents read it.
+        let ksm = given.ksm_configuration.as_ref().and_then(|ksm| ksm.node_label_selector.as_ref());
+        found.selector(&at.at("ksmConfiguration").at("nodeLabelSelector"), ksm);
+        let policy = given.instancetype.as_ref().and_then(|given| given.reference_policy.as_deref());
+        let field = at.at("instancetype").at("referencePolicy");
+        let names = ReferencePolicy::ALL.map(|(name, _)| name);
+        let policy = found.one_of(&field, policy.unwrap_or_default(), &names);
+        let policy = ReferencePolicy::ALL.iter().find(|(name, _)| policy.as_deref() == Some(name));
+        config.reference_policy = policy.map(|(_, policy)| *policy).unwrap_or_default();
         if let Some(developer) = &given.developer_configuration {
             config.read_developer(developer, &at.at("developerConfiguration"), &mut found);
         }
@@ -332,6 +387,22 @@ impl ClusterConfig {
             }
         }
         self.use_emulation = given.use_emulation;
+        let disabled = &given.disabled_feature_gates;
+        self.disabled_gates = feature_gates::ENABLED
+            .into_iter()
+            .filter(|gate| disabled.iter().any(|disabled| disabled == gate))
+            .collect();
+        // Node agents read these.
+        let percent = given.pvc_tolerate_less_space_up_to_percent;
+        if let Some(percent) = percent.filter(|percent| !(0..=100).contains(percent)) {
+            let message = format!("Invalid value: {percent}: must be from 0 to 100");
+            found.add(Cause::Invalid, &at.at("pvcTolerateLessSpaceUpToPercent"), message);
+        }
+        if let Some(bytes) = given.minimum_reserve_pvc_bytes.filter(|bytes| *bytes < 0) {
+            let message = format!("Invalid value: {bytes}: must be greater than or equal to 0");
+            found.add(Cause::Invalid, &at.at("minimumReservePVCBytes"), message);
+        }
+        self.read_verbosity(given, at, found);
     }
 
     /// Whether VMIs may have a machine type.

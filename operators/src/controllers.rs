@@ -82,7 +82,7 @@ impl Controllers {
             instancetypes: instancetype::Informers::new(client),
             storage: vmi.storage(),
         };
-        let vm = vm::controller::Controller::new(client.clone(), vm_caches.clone());
+        let vm = vm::controller::Controller::new(client.clone(), vm_caches.clone(), config.clone());
         let pools = Informer::new(Kind::POOL.all(client), Config::default(), whole);
         let pool_revisions = Informer::new(
             Kind::CONTROLLER_REVISION.all(client),

@@ -18,7 +18,7 @@ use vireo_api::spec::Bytes;
 use vireo_api::v1::{Matcher, VirtualMachineSpec};
 use vireo_client::Kind;
 
-pub use expand::{Expanded, expand, expand_with};
+pub use expand::{Expanded, expand, expand_with, is_replaced};
 pub use fill::prefer;
 pub use find::{Chosen, Lookup, find};
 pub use infer::{CannotInfer, flaws, ignores, infer};

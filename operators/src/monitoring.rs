@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tracing::info;
 use vireo_client::metrics::{Metric, MetricSet};
 use vireo_client::program::Failure;
-use vireo_client::tls::{self, Clients, TlsFiles};
+use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
 
 use crate::certificates::{Certificate, self_signed};
 use crate::leader::Leadership;
@@ -32,7 +32,12 @@ impl Monitoring {
     ///
     /// # Errors
     /// When it cannot listen, or has no certificate.
-    pub async fn serve(self, certificate: Certificate, router: Router) -> Result<(), Failure> {
+    pub async fn serve(
+        self,
+        certificate: Certificate,
+        router: Router,
+        policy: TlsPolicy,
+    ) -> Result<(), Failure> {
         let (Some(address), Some(directory)) = (self.metrics_listen, self.tls_dir) else {
             return std::future::pending().await;
         };
@@ -40,7 +45,7 @@ impl Monitoring {
             .await
             .map_err(|error| format!("cannot listen on {address}: {error}"))?;
         let (own, key) = self_signed(certificate, Timestamp::now().as_second())?;
-        let files = TlsFiles::server(directory, Clients::Anonymous).with_initial(&own, &key)?;
+        let files = TlsFiles::server(directory, Clients::Anonymous, policy).with_initial(&own, &key)?;
         info!(listen = %address, "serves metrics");
         Ok(tls::serve(listener, Arc::new(files), router).await?)
     }
@@ -88,7 +93,10 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("vireo-monitoring-{}", uuid::Uuid::new_v4()));
         let monitoring = Monitoring { metrics_listen: Some(address), tls_dir: Some(directory.clone()) };
         let server = tokio::spawn(async move {
-            monitoring.serve(VIRT_OPERATOR, Router::new()).await.map_err(|error| error.to_string())
+            monitoring
+                .serve(VIRT_OPERATOR, Router::new(), TlsPolicy::default())
+                .await
+                .map_err(|error| error.to_string())
         });
         while TcpStream::connect(address).await.is_err() {
             assert!(!server.is_finished(), "{:?}", server.await);

@@ -4,34 +4,13 @@ use std::collections::BTreeMap;
 
 use vireo_api::v1::{LabelSelector, LabelSelectorRequirement};
 
+pub(crate) use vireo_api::v1::requirement_holds;
+
 /// Whether a selector chooses what has these labels. One that says nothing chooses nothing, as its owner would otherwise
 /// take everything there is.
 pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let says_something = !selector.match_labels.is_empty() || !selector.match_expressions.is_empty();
-    let equal = |(name, value): (&String, &String)| labels.get(name) == Some(value);
-    says_something
-        && selector.match_labels.iter().all(equal)
-        && selector.match_expressions.iter().all(|requirement| holds(requirement, labels))
-}
-
-fn holds(requirement: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
-    requirement_holds((&requirement.key, &requirement.operator, &requirement.values), labels)
-}
-
-/// Whether labels meet a requirement of a selector.
-pub(crate) fn requirement_holds(
-    (key, operator, values): (&str, &str, &[String]),
-    labels: &BTreeMap<String, String>,
-) -> bool {
-    let has = labels.get(key);
-    let among = has.is_some_and(|has| values.contains(has));
-    match operator {
-        "In" => among,
-        "NotIn" => !among,
-        "Exists" => has.is_some(),
-        "DoesNotExist" => has.is_none(),
-        _ => false,
-    }
+    says_something && selector.chooses(labels)
 }
 
 /// The selector as queries have it.

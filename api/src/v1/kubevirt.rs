@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::shape::{ListType, shapes};
-use super::{Affinity, Condition, LocalObjectReference, ObjectMeta, Quantity, Toleration};
+use super::{Affinity, Condition, LabelSelector, LocalObjectReference, ObjectMeta, Quantity, Toleration};
 
 shapes! {
     /// Installs KubeVirt's components in a cluster and configures them.
@@ -104,8 +104,77 @@ shapes! {
         pub support_container_resources: Vec<SupportContainerResources> => ListType::Map(&["type"]),
         /// Devices of nodes that VMIs may have.
         pub permitted_host_devices: PermittedHostDevices,
+        /// Namespaces in which launcher pods of VMIs without dedicated CPUs and without a CPU limit get one: their number of
+        /// vCPUs.
+        pub auto_cpu_limit_namespace_label_selector: Option<LabelSelector> = "autoCPULimitNamespaceLabelSelector",
+        /// What becomes of references of VMs to instance types and preferences.
+        pub instancetype: Option<InstancetypeConfiguration>,
+        /// Nodes on which equal pages of guests are merged while they are short of memory.
+        pub ksm_configuration: Option<KSMConfiguration>,
+        /// Whether the roles `kubevirt.io:admin`, `:edit` and `:view` become part of Kubernetes' roles of the same names:
+        /// `AggregateToDefault`, which is the default, or `Manual`, for which they do not.
+        pub role_aggregation_strategy: String,
+        /// TLS of the components' servers.
+        pub tls_configuration: Option<TLSConfiguration>,
+        /// virt-api.
+        pub api_configuration: Option<ReloadableComponentConfiguration>,
+        /// The webhooks of virt-api.
+        pub webhook_configuration: Option<ReloadableComponentConfiguration>,
+        /// virt-controller.
+        pub controller_configuration: Option<ReloadableComponentConfiguration>,
+        /// virt-handler.
+        pub handler_configuration: Option<ReloadableComponentConfiguration>,
         /// Configuration for development and tests.
         pub developer_configuration: Option<DeveloperConfiguration>,
+    }
+
+    /// What becomes of references of VMs to instance types and preferences.
+    pub struct InstancetypeConfiguration {
+        /// `reference`, which is the default, keeps them; `expand` replaces those of VMs that were not started yet by what
+        /// they mean; `expandAll` replaces those of all VMs that do not run.
+        pub reference_policy: Option<String>,
+    }
+
+    /// Nodes on which equal pages of guests are merged.
+    pub struct KSMConfiguration {
+        /// Their labels. An empty selector is for all nodes.
+        pub node_label_selector: Option<LabelSelector>,
+    }
+
+    /// TLS of the components' servers.
+    pub struct TLSConfiguration {
+        /// Lowest version of TLS that is accepted: `VersionTLS12`, which is the default, or `VersionTLS13`. `VersionTLS10`
+        /// and `VersionTLS11` are as `VersionTLS12`.
+        pub min_tls_version: String = "minTLSVersion",
+        /// Cipher suites of TLS 1.2 that are accepted, by IANA's names; all by default. It can be set with a
+        /// `minTLSVersion` of at most `VersionTLS12`.
+        pub ciphers: Vec<String> => ListType::Set,
+    }
+
+    /// Configuration of a component that it reads without a restart.
+    pub struct ReloadableComponentConfiguration {
+        /// Its client of the API server.
+        pub rest_client: Option<RESTClientConfiguration>,
+    }
+
+    /// A client of the API server.
+    pub struct RESTClientConfiguration {
+        /// Limit of its requests. There is none by default.
+        pub rate_limiter: Option<RateLimiter>,
+    }
+
+    /// Limit of the requests of a client.
+    pub struct RateLimiter {
+        /// A rate with a burst.
+        pub token_bucket_rate_limiter: Option<TokenBucketRateLimiter>,
+    }
+
+    /// A rate of requests with a burst.
+    pub struct TokenBucketRateLimiter {
+        /// Requests in a second, on average; above 0.
+        pub qps: f64,
+        /// Requests at once; at least 1.
+        pub burst: i64,
     }
 
     /// Seccomp profiles of pods.
@@ -217,7 +286,12 @@ shapes! {
     pub struct VirtualMachineOptions {
         /// Does not log serial consoles of VMIs that do not set `logSerialConsole`. This is also the default.
         pub disable_serial_console_log: Option<DisableSerialConsoleLog>,
+        /// Has memory balloons give no free pages of guests back to nodes, in VMIs that are started afterwards.
+        pub disable_free_page_reporting: Option<DisableFreePageReporting>,
     }
+
+    /// Has memory balloons give no free pages of guests back to nodes.
+    pub struct DisableFreePageReporting {}
 
     /// Does not log serial consoles of VMIs that do not set `logSerialConsole`.
     pub struct DisableSerialConsoleLog {}
@@ -243,6 +317,14 @@ shapes! {
         /// Feature gates to enable. Features that are not available are named by the condition
         /// `UnsupportedConfiguration`; all others are always enabled.
         pub feature_gates: Vec<String>,
+        /// Feature gates to disable, also if `featureGates` has them: what they enable is refused in new VMs and VMIs.
+        pub disabled_feature_gates: Vec<String>,
+        /// Percent of its capacity that a disk in the file system of a PersistentVolumeClaim may lack when it is made, where
+        /// the file system has less space. Defaults to 10.
+        pub pvc_tolerate_less_space_up_to_percent: Option<i64> = "pvcTolerateLessSpaceUpToPercent",
+        /// Bytes of the file system of a PersistentVolumeClaim that stay free when a disk is made in it. Defaults to
+        /// 131072.
+        pub minimum_reserve_pvc_bytes: Option<i64> = "minimumReservePVCBytes",
         /// Number of vCPUs that share a CPU of the node, unless a VMI sets its CPU request or limit. Defaults to 10.
         pub cpu_allocation_ratio: Option<i64>,
         /// Guest memory in percent of the memory that is requested for it, unless a VMI sets its memory request. Defaults
@@ -265,6 +347,12 @@ shapes! {
         pub virt_controller: Option<u32>,
         /// Verbosity of virt-handler.
         pub virt_handler: Option<u32>,
+        /// Verbosity of virt-launcher, in launcher pods that are created afterwards.
+        pub virt_launcher: Option<u32>,
+        /// Verbosity of virt-operator.
+        pub virt_operator: Option<u32>,
+        /// Verbosity of virt-handler on nodes, by their names; in place of `virtHandler`.
+        pub node_verbosity: BTreeMap<String, u32>,
     }
 
     /// Placement and number of components.

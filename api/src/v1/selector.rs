@@ -23,3 +23,30 @@ shapes! {
         pub values: Vec<String>,
     }
 }
+
+impl LabelSelector {
+    /// Whether it chooses what has these labels. An empty one chooses everything.
+    pub fn chooses(&self, labels: &BTreeMap<String, String>) -> bool {
+        let equal = |(name, value): (&String, &String)| labels.get(name) == Some(value);
+        let holds = |one: &LabelSelectorRequirement| {
+            requirement_holds((&one.key, &one.operator, &one.values), labels)
+        };
+        self.match_labels.iter().all(equal) && self.match_expressions.iter().all(holds)
+    }
+}
+
+/// Whether labels meet a requirement of a selector: key, operator and values.
+pub fn requirement_holds(
+    (key, operator, values): (&str, &str, &[String]),
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let has = labels.get(key);
+    let among = has.is_some_and(|has| values.contains(has));
+    match operator {
+        "In" => among,
+        "NotIn" => !among,
+        "Exists" => has.is_some(),
+        "DoesNotExist" => has.is_none(),
+        _ => false,
+    }
+}

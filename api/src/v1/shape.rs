@@ -178,6 +178,7 @@ leaves!(
     i64 => json!({"type": "integer", "format": "int64"}),
     u32 => json!({"type": "integer", "format": "int64"}),
     u64 => json!({"type": "integer", "format": "int64"}),
+    f64 => json!({"type": "number"}),
     String => json!({"type": "string"}),
     Value => json!({"x-kubernetes-preserve-unknown-fields": true}),
 );

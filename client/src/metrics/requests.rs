@@ -13,6 +13,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tower::{Layer, Service};
 
+use crate::rate_limit::RateLimiter;
+
 /// The code of a request without a response; client-go's.
 const NO_RESPONSE: &str = "<error>";
 
@@ -38,15 +40,19 @@ impl RequestCounter {
     }
 }
 
-/// A client of the cluster that $KUBECONFIG names, or of the one that this process runs in, and what counts its requests.
+/// A client of the cluster that $KUBECONFIG names, or of the one that this process runs in. Its requests are counted, and keep to
+/// a limit.
 ///
 /// # Errors
 /// When there is no cluster, or no client can be made for it.
-pub async fn connect() -> Result<(Client, RequestCounter), Box<dyn std::error::Error>> {
-    let (config, counter) = (Config::infer().await?, RequestCounter::default());
+pub async fn connect(
+    counter: &RequestCounter,
+    limiter: &RateLimiter,
+) -> Result<Client, Box<dyn std::error::Error>> {
+    let config = Config::infer().await?;
     let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
     let layer = CounterLayer { counter: counter.clone(), host };
-    Ok((ClientBuilder::try_from(config)?.with_layer(&layer).build(), counter))
+    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).with_layer(limiter).build())
 }
 
 /// Counts the requests of a client.

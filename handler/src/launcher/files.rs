@@ -16,7 +16,7 @@ use vireo_proto::launcher::{
     firmware::Boot::Efi,
 };
 
-use super::pod::{self, ClaimDisks};
+use super::pod::{self, ClaimDisks, ClaimSpace};
 use crate::network::netns;
 use crate::network::tap::{self, Queues};
 use crate::storage::HostDisks;
@@ -42,6 +42,8 @@ pub(crate) struct PodFiles {
     pub(crate) pid: i32,
     /// The disks of claims, and the files of the VM's state.
     pub(crate) claims: ClaimDisks,
+    /// How much of the file system of a claim its disk takes.
+    pub(crate) space: ClaimSpace,
 }
 
 /// Opens the files and devices that a launch request names. Blocks.

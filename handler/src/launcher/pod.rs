@@ -22,6 +22,7 @@ use vireo_api::names::{ATTACHMENT_SOCKET, DISKS_VOLUME, IMAGES_VOLUME, SOCKETS_V
 use vireo_proto::files;
 use vireo_proto::launcher::{Disk, disk_source::Source};
 
+pub(crate) use self::claims::ClaimSpace;
 use self::claims::{open_disk as open_claim, open_state};
 pub(crate) use self::host_devices::{permit_locking, prepare as prepare_host_devices};
 pub(crate) use self::images::{ImageContainer, ImageVolume};
@@ -105,12 +106,12 @@ fn link(at: &Path, to: &Path) -> io::Result<()> {
 /// # Errors
 /// When it cannot be opened.
 pub(super) fn open_mounted(
-    PodFiles { pid, claims }: &PodFiles,
+    PodFiles { pid, claims, space }: &PodFiles,
     path: &str,
     write: bool,
 ) -> io::Result<Option<(String, OwnedFd)>> {
     let Some(bytes) = claims.get(path) else { return Ok(None) };
-    let opened = open_claim(&Root::of(*pid)?, path, *bytes, write).map_err(named(path))?;
+    let opened = open_claim(&Root::of(*pid)?, path, (*bytes, *space), write).map_err(named(path))?;
     Ok(Some((path.to_owned(), opened)))
 }
 
@@ -152,7 +153,7 @@ fn claim<'a>(disk: &'a Disk, claims: &ClaimDisks) -> Option<(&'a str, Option<u64
 /// Names the first that cannot be opened.
 pub(crate) fn open_attached(
     disk: &Disk,
-    attachments: &Attachments,
+    (attachments, space): (&Attachments, ClaimSpace),
     pods: &Path,
 ) -> io::Result<Vec<(String, OwnedFd)>> {
     let found = attachments.values().find_map(|pod| Some((pod, claim(disk, &pod.disks)?)));
@@ -162,7 +163,7 @@ pub(crate) fn open_attached(
     let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
     is_of_pod(process, uid)?;
     let root = Root::of(process.as_raw_nonzero().get())?;
-    let opened = open_claim(&root, path, bytes, !disk.read_only);
+    let opened = open_claim(&root, path, (bytes, space), !disk.read_only);
     Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
 }
 

@@ -294,7 +294,9 @@ impl VmiReconciler {
         let (pulled, image_volumes, claims) =
             pod.map(|pod| (pod.images, pod.image_volumes, pod.claims)).unwrap_or_default();
         let pod = match (&self.node.settings.runtime, self.link()) {
-            (Runtime::Pods(_), Ok(link)) => Some(PodFiles { pid: link.pid(), claims: claims.clone() }),
+            (Runtime::Pods(_), Ok(link)) => {
+                Some(PodFiles { pid: link.pid(), claims: claims.clone(), space: self.node.claim_space() })
+            }
             _ => None,
         };
         let hotplugged =
@@ -396,7 +398,8 @@ impl VmiReconciler {
             Runtime::Pods(_) => {
                 let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
                 let claims = pod.map(|pod| pod.claims).unwrap_or_default();
-                (Some(launcher::pod::network_namespace(pid)), Some(PodFiles { pid, claims }))
+                let pod = PodFiles { pid, claims, space: self.node.claim_space() };
+                (Some(launcher::pod::network_namespace(pid)), Some(pod))
             }
         };
         let origin = Origin { namespace, pod, host_disks };

@@ -100,11 +100,12 @@ impl VmiReconciler {
         let (socket, opened) = (record.dir.files_socket(), disk.clone());
         let runtime = self.node.settings.runtime.clone();
         let attachments = self.node.attachments(&self.key.namespace, record.uid);
+        let space = self.node.claim_space();
         let pass = move || {
             // Users name no path of the node for a disk that is hotplugged.
             let files = match runtime {
                 Runtime::Process => launcher::files::open_disk(&opened, &HostDisks::default()),
-                Runtime::Pods(pods) => launcher::pod::open_attached(&opened, &attachments, &pods),
+                Runtime::Pods(pods) => launcher::pod::open_attached(&opened, (&attachments, space), &pods),
             }?;
             files::pass(&socket, &files)
         };

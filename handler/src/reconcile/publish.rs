@@ -126,6 +126,7 @@ impl VmiReconciler {
             now: jiff::Timestamp::now(),
             hypervisor: self.node.settings.hypervisor,
             smbios: &self.node.smbios(),
+            keep_free_pages: self.node.keeps_free_pages(),
         };
         resolve::request(vm, &facts)
     }

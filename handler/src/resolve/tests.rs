@@ -44,6 +44,7 @@ fn resolve_with(
             now: "2026-07-01T00:00:00Z".parse().unwrap(),
             hypervisor,
             smbios,
+            keep_free_pages: true,
         },
     )
 }
@@ -147,6 +148,7 @@ fn a_small_vm_in_full() {
             && !request.graphics
             && request.tablets == 0
             && request.memory_balloon
+            && request.keep_free_pages
     );
     assert_eq!(request.extra_devices, []);
     assert_eq!(

@@ -6,12 +6,15 @@ use std::time::Duration;
 use clap::Parser;
 use kube::Client;
 use tracing::warn;
-use vireo_client::metrics::{self, Metric, MetricSet, gauge};
+use vireo_client::metrics::{self, Metric, MetricSet, RequestCounter, gauge};
 use vireo_client::program::{self, Failure};
+use vireo_client::rate_limit::RateLimiter;
+use vireo_client::tls::TlsPolicy;
 use vireo_install::installation::Images;
 use vireo_install::objects::NAMESPACE;
 use vireo_install::operator::Operator;
 use vireo_operators::certificates::VIRT_OPERATOR;
+use vireo_operators::config::LiveConfig;
 use vireo_operators::leader::{self, Leadership};
 use vireo_operators::monitoring::{Monitoring, add_leadership};
 
@@ -41,15 +44,22 @@ fn main() -> ExitCode {
 }
 
 async fn operate(Args { images, monitoring }: Args) -> Result<(), Failure> {
-    let (client, requests) = metrics::connect().await?;
+    let (requests, policy) = (RequestCounter::default(), TlsPolicy::default());
+    let client = metrics::connect(&requests, &RateLimiter::default()).await?;
     let leadership = Leadership::default();
     let held = leadership.clone();
     let collect = move |set: &mut MetricSet| add_leadership(set, &LEADERSHIP, &held);
-    let served = monitoring.serve(VIRT_OPERATOR, metrics::router(&requests, collect));
+    let served = monitoring.serve(VIRT_OPERATOR, metrics::router(&requests, collect), policy.clone());
+    let settings = LiveConfig::watched(&client);
+    let follow = settings.follow(move |config| {
+        policy.set(config.components.tls.clone());
+        program::set_verbosity(config.components.operator_verbosity);
+    });
     let operate = leader::run(&client, (NAMESPACE, COMPONENT), &leadership, keep(&client, &images));
     tokio::select! {
         done = operate => done,
         failed = served => failed,
+        () = follow => Ok(()),
     }
 }
 

@@ -199,6 +199,8 @@ fn controller() -> Vec<Value> {
         rule(&["get"], "cdi.kubevirt.io", &["datasources"]),
         rule(&["create"], "authorization.k8s.io", &["subjectaccessreviews"]),
         rule(&["list", "patch", "watch"], "", &["nodes"]),
+        // Their labels decide whether launchers get CPU limits.
+        rule(&["get"], "", &["namespaces"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),
         rule(&["patch"], GROUP, &["virtualmachines/status"]),

@@ -102,6 +102,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 hotplug_field: named(request.hotplug_field),
                 vnc_socket,
                 memory_balloon: request.memory_balloon,
+                keep_free_pages: request.keep_free_pages,
                 runtime_dir,
                 extra_devices,
                 unknown_devices,

@@ -88,6 +88,7 @@ pub(crate) fn kernel_boot() -> Launch {
         hotplug_field: None,
         vnc_socket: None,
         memory_balloon: false,
+        keep_free_pages: false,
         runtime_dir: "/vmi/run".into(),
         extra_devices: Vec::new(),
         unknown_devices: Vec::new(),

@@ -59,6 +59,8 @@ pub struct Launch {
     pub vnc_socket: Option<PathBuf>,
     /// A memory balloon.
     pub memory_balloon: bool,
+    /// It gives no free pages of the guest back to the host.
+    pub keep_free_pages: bool,
     /// Private scratch directory; exists.
     pub runtime_dir: PathBuf,
     /// Devices that only some hypervisors have.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 use vireo_api::decode;
 use vireo_api::v1::{KubeVirt, Shape as _};
+use vireo_client::tls;
 
 use super::vm::{mistyped, without_status};
 use crate::Problem;
@@ -18,8 +19,6 @@ pub const REMOVE_WORKLOADS: &str = "RemoveWorkloads";
 pub const BLOCK_UNINSTALL: &str = "BlockUninstallIfWorkloadsExist";
 /// Types of patches.
 const PATCHES: [&str; 2] = ["json", "merge"];
-/// The highest verbosity of logs.
-const LOUDEST: u32 = 9;
 
 /// Reads a KubeVirt object.
 ///
@@ -59,18 +58,6 @@ pub fn validate(object: &Value) -> Result<KubeVirt, Vec<Problem>> {
     }
     if spec.infra.as_ref().is_some_and(|infra| infra.replicas == Some(0)) {
         problems.push(Problem::invalid("spec.infra.replicas", "must be greater than or equal to 1"));
-    }
-    let developer = spec.configuration.developer_configuration.as_ref();
-    if let Some(verbosity) = developer.and_then(|developer| developer.log_verbosity.as_ref()) {
-        let given = [
-            ("virtAPI", verbosity.virt_api),
-            ("virtController", verbosity.virt_controller),
-            ("virtHandler", verbosity.virt_handler),
-        ];
-        for (name, _) in given.into_iter().filter(|(_, level)| level.is_some_and(|level| level > LOUDEST)) {
-            let field = format!("spec.configuration.developerConfiguration.logVerbosity.{name}");
-            problems.push(Problem::invalid(field, "must be less than or equal to 9"));
-        }
     }
     problems.extend(ClusterConfig::read(&spec.configuration).1);
     problems.extend(Strategy::new(spec).err().unwrap_or_default());
@@ -112,13 +99,25 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
     let has_replicas = spec.workloads.as_ref().is_some_and(|workloads| workloads.replicas.is_some());
     let replicas =
         has_replicas.then(|| WithoutEffect { field: "spec.workloads.replicas".to_owned(), value: None });
-    let developer = spec.configuration.developer_configuration.iter();
-    let gates = developer.flat_map(|developer| &developer.feature_gates);
-    let gates = gates.filter(|gate| feature_gates::has_no_effect(gate)).map(|gate| WithoutEffect {
-        field: "spec.configuration.developerConfiguration.featureGates".to_owned(),
-        value: Some(gate.clone()),
-    });
-    let containers = spec.configuration.support_container_resources.iter().enumerate();
+    let configuration = &spec.configuration;
+    let value = |field: &str, value: &String| WithoutEffect {
+        field: format!("spec.configuration.{field}"),
+        value: Some(value.clone()),
+    };
+    let developer = configuration.developer_configuration.as_ref();
+    let gates = developer.into_iter().flat_map(|developer| &developer.feature_gates);
+    let gates = gates
+        .filter(|gate| feature_gates::has_no_effect(gate))
+        .map(|gate| value("developerConfiguration.featureGates", gate));
+    let disabled = developer.into_iter().flat_map(|developer| &developer.disabled_feature_gates);
+    let disabled = disabled
+        .filter(|gate| feature_gates::is_always_enabled(gate))
+        .map(|gate| value("developerConfiguration.disabledFeatureGates", gate));
+    let ciphers = configuration.tls_configuration.iter().flat_map(|tls| &tls.ciphers);
+    let ciphers = ciphers
+        .filter(|cipher| tls::is_unavailable(cipher))
+        .map(|cipher| value("tlsConfiguration.ciphers", cipher));
+    let containers = configuration.support_container_resources.iter().enumerate();
     let containers = containers.filter(|(_, one)| !SUPPORTED_TYPES.contains(&one.r#type.as_str()));
     let containers = containers.map(|(index, one)| WithoutEffect {
         field: format!("spec.configuration.supportContainerResources[{index}].type"),
@@ -130,7 +129,14 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
         field: "spec.workloadUpdateStrategy.workloadUpdateMethods".to_owned(),
         value: Some(method.clone()),
     });
-    unknown.chain(replicas).chain(gates).chain(containers).chain(methods).collect()
+    unknown
+        .chain(replicas)
+        .chain(gates)
+        .chain(disabled)
+        .chain(ciphers)
+        .chain(containers)
+        .chain(methods)
+        .collect()
 }
 
 /// Warnings of settings that are deprecated.
@@ -208,34 +214,22 @@ mod tests {
     /// KubeVirt's settings that have no effect here, with a value of each.
     fn not_honoured() -> Value {
         json!({
-            "apiConfiguration": {"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": 1, "burst": 2}}}},
             "architectureConfiguration": {"amd64": {"ovmfPath": "/ovmf"}, "arm64": {}, "ppc64le": {}, "s390x": {},
                 "defaultArchitecture": "amd64"},
-            "autoCPULimitNamespaceLabelSelector": {"matchLabels": {"a": "b"}},
             "changedBlockTrackingLabelSelectors": {"namespaceLabelSelector": {}},
             "commonInstancetypesDeployment": {"enabled": true},
-            "controllerConfiguration": {"restClient": {}},
-            "developerConfiguration": {"clusterProfiler": true, "disabledFeatureGates": ["NUMA"],
+            "developerConfiguration": {"clusterProfiler": true,
                 "diskVerification": {"memoryLimit": "2G"}, "minimumClusterTSCFrequency": 1,
-                "minimumReservePVCBytes": 1, "pvcTolerateLessSpaceUpToPercent": 10,
-                "logVerbosity": {"virtLauncher": 3, "virtOperator": 3, "virtSynchronizationController": 3,
-                    "nodeVerbosity": {"node-1": 3}}},
-            "handlerConfiguration": {"restClient": {}},
+                "logVerbosity": {"virtSynchronizationController": 3}},
             "hypervisors": [{"name": "kvm"}],
-            "instancetype": {"referencePolicy": "expand"},
-            "ksmConfiguration": {"nodeLabelSelector": {}},
             "liveUpdateConfiguration": {"maxCpuSockets": 4},
             "mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["a"]},
             "memBalloonStatsPeriod": 10,
             "migrations": {"parallelMigrationsPerCluster": 5},
             "network": {"binding": {"passt": {}}, "permitSlirpInterface": true},
             "ovmfPath": "/ovmf",
-            "roleAggregationStrategy": "Manual",
             "supportedGuestAgentVersions": ["4.*"],
-            "tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
-            "virtualMachineOptions": {"disableFreePageReporting": {}},
             "vmRolloutStrategy": "LiveUpdate",
-            "webhookConfiguration": {"restClient": {}},
         })
     }
 
@@ -249,8 +243,7 @@ mod tests {
     fn every_setting_of_kubevirt_is_honoured_or_named() {
         let all = not_honoured();
         // Of these, others are honoured.
-        let nested =
-            ["architectureConfiguration", "developerConfiguration", "network", "virtualMachineOptions"];
+        let nested = ["architectureConfiguration", "developerConfiguration", "network"];
         let deeper = ["amd64", "logVerbosity"];
         let at = "spec.configuration";
         let mut expected = Vec::new();
@@ -272,12 +265,23 @@ mod tests {
         found.sort();
         expected.sort();
         assert_eq!(found, expected);
+        let client =
+            json!({"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": 1.5, "burst": 2}}}});
         let honoured = json!({
             "additionalGuestMemoryOverheadRatio": "1.5",
+            "apiConfiguration": client, "controllerConfiguration": client, "handlerConfiguration": client,
+            "webhookConfiguration": client,
+            "autoCPULimitNamespaceLabelSelector": {"matchLabels": {"a": "b"}},
+            "instancetype": {"referencePolicy": "expand"}, "ksmConfiguration": {"nodeLabelSelector": {}},
+            "roleAggregationStrategy": "Manual",
+            "tlsConfiguration": {"minTLSVersion": "VersionTLS12", "ciphers": ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]},
             "architectureConfiguration": {"amd64": {"machineType": "q35", "emulatedMachines": ["q35*"]}},
             "cpuModel": "Haswell", "cpuRequest": "100m", "defaultRuntimeClass": "a",
             "developerConfiguration": {"cpuAllocationRatio": 2, "featureGates": ["LiveMigration"],
-                "logVerbosity": {"virtAPI": 2, "virtController": 2, "virtHandler": 2}, "memoryOvercommit": 150,
+                "disabledFeatureGates": ["VSOCK", "Snapshot"],
+                "minimumReservePVCBytes": 1, "pvcTolerateLessSpaceUpToPercent": 10,
+                "logVerbosity": {"virtAPI": 2, "virtController": 2, "virtHandler": 2, "virtLauncher": 3,
+                    "virtOperator": 3, "nodeVerbosity": {"node-1": 3}}, "memoryOvercommit": 150,
                 "nodeSelectors": {"a": "b"}, "useEmulation": true},
             "emulatedMachines": ["q35"], "evictionStrategy": "None", "imagePullPolicy": "Always",
             "machineType": "q35", "minCPUModel": "Haswell",
@@ -290,7 +294,7 @@ mod tests {
             "smbios": {"manufacturer": "a", "product": "b", "version": "c", "sku": "d", "family": "e"},
             "supportContainerResources": [{"type": "container-disk", "resources": {}}],
             "virtualMachineInstancesPerNode": 10,
-            "virtualMachineOptions": {"disableSerialConsoleLog": {}},
+            "virtualMachineOptions": {"disableSerialConsoleLog": {}, "disableFreePageReporting": {}},
             "vmStateStorageClass": "a",
         });
         assert_eq!(named(&honoured), [""; 0]);
@@ -303,9 +307,12 @@ mod tests {
             "certificateRotateStrategy": {"selfSigned": {"caOverlapInterval": "24h"}},
             "configuration": {"machineType": "q35", "emulatedMachines": ["q35"], "vmRolloutStrategy": "Stage",
                 "architectureConfiguration": {"arm64": {}},
+                "tlsConfiguration": {"minTLSVersion": "VersionTLS12", "ciphers": [
+                    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]},
                 "supportContainerResources": [{"type": "container-disk"}, {"type": "virtiofs"}],
                 "developerConfiguration": {
-                    "useEmulation": true, "featureGates": ["LiveMigration", "Snapshot", "Sidecar"]}},
+                    "useEmulation": true, "featureGates": ["LiveMigration", "Snapshot", "Sidecar"],
+                    "disabledFeatureGates": ["NUMA", "VSOCK", "Snapshot"]}},
         });
         let kubevirt = validate(&json!({ "spec": spec })).unwrap();
         let without_effect = without_effect(&kubevirt);
@@ -316,9 +323,11 @@ mod tests {
             [
                 "spec.certificateRotateStrategy.selfSigned.caOverlapInterval: has no effect",
                 "spec.configuration.architectureConfiguration.arm64: has no effect",
+                "spec.configuration.developerConfiguration.disabledFeatureGates: \"NUMA\" has no effect",
                 "spec.configuration.developerConfiguration.featureGates: \"Sidecar\" has no effect",
                 "spec.configuration.developerConfiguration.featureGates: \"Snapshot\" has no effect",
                 "spec.configuration.supportContainerResources[1].type: \"virtiofs\" has no effect",
+                "spec.configuration.tlsConfiguration.ciphers: \"TLS_RSA_WITH_AES_128_CBC_SHA\" has no effect",
                 "spec.configuration.vmRolloutStrategy: has no effect",
                 "spec.workloadUpdateStrategy.workloadUpdateMethods: \"LiveMigrate\" has no effect",
                 "spec.workloads.replicas: has no effect",

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use clap::Parser;
 use tokio::net::TcpListener;
 use tracing::info;
-use vireo_client::metrics;
+use vireo_client::metrics::{self, RequestCounter};
 use vireo_client::program::{self, Failure, stop_signal};
-use vireo_client::tls::{self, Clients, TlsFiles};
+use vireo_client::rate_limit::RateLimiter;
+use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
 use vireo_operators::admission::Admission;
-use vireo_operators::config::LiveConfig;
+use vireo_operators::config::{ClusterConfig, LiveConfig};
 use vireo_operators::virt_api::agents::PodAgents;
 use vireo_operators::virt_api::front_proxy::FrontProxy;
 use vireo_operators::virt_api::{VirtApi, server};
@@ -42,9 +43,13 @@ fn main() -> ExitCode {
 
 async fn serve(args: Args) -> Result<(), Failure> {
     let stop = stop_signal()?;
-    let (client, requests) = metrics::connect().await?;
+    let (requests, policy) = (RequestCounter::default(), TlsPolicy::default());
+    let (limiter, of_webhooks) = (RateLimiter::default(), RateLimiter::default());
+    let client = metrics::connect(&requests, &limiter).await?;
+    let webhook_client = metrics::connect(&requests, &of_webhooks).await?;
     let proxy = FrontProxy::read(&client).await?;
-    let files = TlsFiles::server(args.tls_dir, Clients::Any(proxy.authority.clone().into_bytes()));
+    let authority = proxy.authority.clone().into_bytes();
+    let files = TlsFiles::server(args.tls_dir, Clients::Any(authority), policy.clone());
     let agents = PodAgents {
         client: client.clone(),
         namespace: args.namespace,
@@ -52,7 +57,12 @@ async fn serve(args: Args) -> Result<(), Failure> {
     };
     let virt_api = VirtApi::new(client.clone(), Arc::new(agents));
     let config = LiveConfig::watched(&client);
-    let admission = Admission::new(client.clone(), config.clone());
+    let admission = Admission::new(webhook_client, config.clone());
+    let apply = move |config: &ClusterConfig| {
+        policy.set(config.components.tls.clone());
+        limiter.set(config.components.api);
+        of_webhooks.set(config.components.webhook);
+    };
     let serve = async {
         // What is admitted before would have KubeVirt's defaults.
         config.synced().await;
@@ -66,7 +76,7 @@ async fn serve(args: Args) -> Result<(), Failure> {
     };
     tokio::select! {
         served = serve => served?,
-        () = config.run() => {}
+        () = config.follow(apply) => {}
         () = stop => info!("virt-api stops"),
     }
     Ok(())

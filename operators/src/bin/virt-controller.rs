@@ -4,8 +4,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use vireo_client::metrics::{self, MetricSet};
+use vireo_client::metrics::{self, MetricSet, RequestCounter};
 use vireo_client::program::{self, Failure};
+use vireo_client::rate_limit::RateLimiter;
+use vireo_client::tls::TlsPolicy;
 use vireo_operators::Controllers;
 use vireo_operators::certificates::VIRT_CONTROLLER;
 use vireo_operators::config::LiveConfig;
@@ -37,7 +39,9 @@ fn main() -> ExitCode {
 }
 
 async fn control(args: Args) -> Result<(), Failure> {
-    let (client, requests) = metrics::connect().await?;
+    let (requests, limiter, policy) =
+        (RequestCounter::default(), RateLimiter::default(), TlsPolicy::default());
+    let client = metrics::connect(&requests, &limiter).await?;
     let launcher = Launcher { image: args.launcher_image, started_by: StartedBy::Kubelet, native: false };
     let controllers = Arc::new(Controllers::new(&client, launcher, LiveConfig::watched(&client)));
     let leadership = Leadership::default();
@@ -49,10 +53,18 @@ async fn control(args: Args) -> Result<(), Failure> {
             measured.add_metrics(set);
         }
     };
-    let served = args.monitoring.serve(VIRT_CONTROLLER, metrics::router(&requests, collect));
+    let router = metrics::router(&requests, collect);
+    let served = args.monitoring.serve(VIRT_CONTROLLER, router, policy.clone());
+    // The controllers know the settings while they lead alone.
+    let settings = LiveConfig::watched(&client);
+    let follow = settings.follow(move |config| {
+        policy.set(config.components.tls.clone());
+        limiter.set(config.components.controller);
+    });
     let control = leader::run(&client, (&args.namespace, COMPONENT), &leadership, controllers.run());
     tokio::select! {
         done = control => done,
         failed = served => failed,
+        () = follow => Ok(()),
     }
 }

@@ -28,12 +28,23 @@ const GRADUATED: [&str; 25] = [
     "VolumeMigration",
     "VolumesUpdateStrategy",
 ];
-/// Gates of features that are always enabled here.
-const ENABLED: [&str; 3] = ["HostDevices", "RebootPolicy", "VSOCK"];
+/// Gate of devices of nodes.
+pub(crate) const HOST_DEVICES: &str = "HostDevices";
+/// Gate of `rebootPolicy`.
+pub(crate) const REBOOT_POLICY: &str = "RebootPolicy";
+/// Gate of `autoattachVSOCK`.
+pub(crate) const VSOCK: &str = "VSOCK";
+/// Gates of features that are enabled here unless they are disabled.
+pub(super) const ENABLED: [&str; 3] = [HOST_DEVICES, REBOOT_POLICY, VSOCK];
 
 /// Whether what a gate enables is not available here.
 pub fn has_no_effect(gate: &str) -> bool {
     !GRADUATED.contains(&gate) && !ENABLED.contains(&gate)
+}
+
+/// Whether a gate cannot be disabled: what it enables is always available. What is not available needs no gate for that.
+pub fn is_always_enabled(gate: &str) -> bool {
+    GRADUATED.contains(&gate)
 }
 
 #[cfg(test)]

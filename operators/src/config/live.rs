@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::Client;
 use kube::runtime::watcher;
 use serde_json::Value;
+use tokio::sync::Notify;
 use vireo_api::decode;
 use vireo_api::v1::KubeVirt;
 use vireo_client::Kind;
@@ -64,6 +65,29 @@ impl LiveConfig {
     pub async fn run(&self) {
         if let Source::Watched(installations) = &self.0 {
             installations.run().await;
+        }
+    }
+
+    /// Has a function called with the configuration, now and after each change, until it is dropped. It watches by itself: for
+    /// programs that follow their own settings.
+    pub async fn follow(&self, apply: impl Fn(&ClusterConfig) + Send + Sync + 'static) {
+        let Source::Watched(installations) = &self.0 else {
+            apply(&self.current());
+            return std::future::pending().await;
+        };
+        let changed = Arc::new(Notify::new());
+        let wake = Arc::clone(&changed);
+        installations.on_change(move |_| wake.notify_one());
+        let apply = async {
+            self.synced().await;
+            loop {
+                apply(&self.current());
+                changed.notified().await;
+            }
+        };
+        tokio::select! {
+            () = self.run() => {}
+            () = apply => {}
         }
     }
 

@@ -39,6 +39,36 @@ fn every_setting_is_read() {
         ),
         (json!({"emulatedMachines": ["q35"]}), config(|one| one.emulated_machines = vec!["q35".to_owned()])),
         (json!({"minCPUModel": "Haswell"}), config(|_| {})),
+        (
+            json!({"autoCPULimitNamespaceLabelSelector": {"matchLabels": {"a": "b"}}}),
+            config(|one| {
+                let match_labels = [("a".to_owned(), "b".to_owned())].into();
+                one.auto_cpu_limit = Some(LabelSelector { match_labels, ..LabelSelector::default() });
+            }),
+        ),
+        (json!({"roleAggregationStrategy": "Manual"}), config(|_| {})),
+        (
+            json!({"instancetype": {"referencePolicy": "expandAll"}}),
+            config(|one| one.reference_policy = ReferencePolicy::ExpandAll),
+        ),
+        (json!({"ksmConfiguration": {"nodeLabelSelector": {}}}), config(|_| {})),
+        (
+            developer(json!({"disabledFeatureGates": ["VSOCK", "NUMA"]})),
+            config(|one| one.disabled_gates = vec!["VSOCK"]),
+        ),
+        (
+            developer(json!({"pvcTolerateLessSpaceUpToPercent": 0, "minimumReservePVCBytes": 0})),
+            config(|_| {}),
+        ),
+        (
+            developer(
+                json!({"logVerbosity": {"virtLauncher": 4, "virtOperator": 9, "nodeVerbosity": {"a": 6}}}),
+            ),
+            config(|one| {
+                one.launcher_verbosity = Some(4);
+                one.components.operator_verbosity = Some(9);
+            }),
+        ),
         (json!({"virtualMachineInstancesPerNode": 50}), config(|_| {})),
         (json!({"smbios": {"manufacturer": "Example", "sku": "1"}}), config(|_| {})),
         (json!({"cpuModel": "Skylake-Client"}), config(|one| one.cpu_model = "Skylake-Client".to_owned())),
@@ -175,6 +205,36 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
             json!({"additionalGuestMemoryOverheadRatio": "NaN"}),
             "additionalGuestMemoryOverheadRatio",
             "Invalid value: \"NaN\": must be a number above 0, such as 1.5",
+        ),
+        (
+            json!({"instancetype": {"referencePolicy": "Expand"}}),
+            "instancetype.referencePolicy",
+            "Unsupported value: \"Expand\": supported values: \"reference\", \"expand\", \"expandAll\"",
+        ),
+        (
+            json!({"tlsConfiguration": {"minTLSVersion": "VersionTLS13", "ciphers": ["a"]}}),
+            "tlsConfiguration.ciphers",
+            "Forbidden: must not be set where minTLSVersion is empty or VersionTLS13",
+        ),
+        (
+            json!({"handlerConfiguration": {"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": 1}}}}}),
+            "handlerConfiguration.restClient.rateLimiter.tokenBucketRateLimiter.burst",
+            "Invalid value: 0: must be greater than or equal to 1",
+        ),
+        (
+            json!({"roleAggregationStrategy": "None"}),
+            "roleAggregationStrategy",
+            "Unsupported value: \"None\": supported values: \"AggregateToDefault\", \"Manual\"",
+        ),
+        (
+            developer(json!({"pvcTolerateLessSpaceUpToPercent": 101})),
+            "developerConfiguration.pvcTolerateLessSpaceUpToPercent",
+            "Invalid value: 101: must be from 0 to 100",
+        ),
+        (
+            developer(json!({"logVerbosity": {"nodeVerbosity": {"a": 10}}})),
+            "developerConfiguration.logVerbosity.nodeVerbosity.a",
+            "Invalid value: 10: must be less than or equal to 9",
         ),
         (
             json!({"network": {"defaultNetworkInterface": "slirp"}}),

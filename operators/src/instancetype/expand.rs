@@ -3,12 +3,28 @@ use vireo_api::v1::{VirtualMachine, VirtualMachineInstanceTemplateSpec};
 use super::find::{Chosen, Lookup, find};
 use super::{Choice, apply, missing, prefer};
 use crate::Problem;
+use crate::config::ReferencePolicy;
 
 /// The template of a VM, in problems.
 const TEMPLATE: &str = "spec.template";
 
 /// A VM's template with its instance type and its preference; absent where the VM has neither.
 pub type Expanded = Result<Option<VirtualMachineInstanceTemplateSpec>, Vec<Problem>>;
+
+/// Whether what a VM chose is to be replaced in its template by what that means. With [`ReferencePolicy::Expand`], VMs keep
+/// what was recorded for them when they were first started.
+pub fn is_replaced(vm: &VirtualMachine, policy: ReferencePolicy) -> bool {
+    let chosen = Choice::ALL.into_iter().filter_map(|choice| choice.matcher(&vm.spec));
+    let is_recorded = vm.status.instancetype_ref.is_some()
+        || vm.status.preference_ref.is_some()
+        || chosen.clone().any(|matcher| !matcher.revision_name.is_empty());
+    let is_due = match policy {
+        ReferencePolicy::Reference => false,
+        ReferencePolicy::Expand => !is_recorded,
+        ReferencePolicy::ExpandAll => true,
+    };
+    is_due && chosen.count() > 0 && vm.metadata.deletion_timestamp.is_none()
+}
 
 /// Expands a VM's template.
 ///
@@ -62,5 +78,28 @@ pub fn expand_with(
     match serde_json::from_value(template) {
         Ok(template) => Ok(Some(template)),
         Err(error) => Err(vec![Problem::invalid(TEMPLATE, format!("cannot be expanded: {error}"))]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn policies_say_whose_references_are_replaced() {
+        use ReferencePolicy::{Expand, ExpandAll, Reference};
+        let replaced = |spec: serde_json::Value, status: serde_json::Value| {
+            let vm = serde_json::from_value(json!({"spec": spec, "status": status})).unwrap();
+            [Reference, Expand, ExpandAll].map(|policy| is_replaced(&vm, policy))
+        };
+        let chosen = || json!({"instancetype": {"name": "small"}});
+        assert_eq!(replaced(json!({}), json!({})), [false; 3]);
+        assert_eq!(replaced(chosen(), json!({})), [false, true, true]);
+        let recorded = json!({"instancetypeRef": {"controllerRevisionRef": {"name": "a"}}});
+        assert_eq!(replaced(chosen(), recorded), [false, false, true]);
+        let named = json!({"preference": {"name": "linux", "revisionName": "a"}});
+        assert_eq!(replaced(named, json!({})), [false, false, true]);
     }
 }

@@ -25,6 +25,7 @@ pub use caches::Caches;
 use super::{Action, Observed, Provision, Revision, decide, orphan};
 use crate::Problem;
 use crate::ReconcileError;
+use crate::config::LiveConfig;
 use crate::instancetype::{self, Choice, Expanded};
 use actuator::Actuator;
 
@@ -39,6 +40,7 @@ const EXPAND_AGAIN: Duration = Duration::from_secs(10);
 pub struct Controller {
     client: Client,
     caches: Caches,
+    config: LiveConfig,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
     /// Why DataVolumes of templates could not be created the last time.
@@ -46,8 +48,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that reads these caches, which its caller runs.
-    pub fn new(client: Client, caches: Caches) -> Self {
+    /// A controller that reads these caches and the configuration, which its caller runs.
+    pub fn new(client: Client, caches: Caches, config: LiveConfig) -> Self {
         let queue = controller::queue();
         let changed = Arc::clone(&queue);
         caches.vms.on_change(move |vm| changed.add(vm.key.clone()));
@@ -76,7 +78,7 @@ impl Controller {
         });
         data_volumes::watch(&caches, &queue);
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, caches, recorder, queue, refused: Mutex::default() }
+        Self { client, caches, config, recorder, queue, refused: Mutex::default() }
     }
 
     fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, String>> {
@@ -136,6 +138,25 @@ impl Controller {
         Ok(instancetype::expand_with(vm, of(Choice::Instancetype), of(Choice::Preference)))
     }
 
+    /// Replaces what a VM chose by what that means, where the configuration says so and it can be expanded. Whether it was
+    /// written, which brings the VM back.
+    async fn replace_choices(&self, vm: &VirtualMachine) -> Result<bool, ReconcileError> {
+        if !instancetype::is_replaced(vm, self.config.current().reference_policy) {
+            return Ok(false);
+        }
+        let Ok(Some(template)) = instancetype::expand(&self.caches, vm) else { return Ok(false) };
+        let patch = json!({"spec": {"template": template, "instancetype": null, "preference": null}});
+        match self.patch(Kind::VM, &vm.metadata, patch).await {
+            Ok(_) => Ok(true),
+            // It works with its references, too.
+            Err(error) if write::rejection(&error).is_some() => {
+                tracing::warn!(%error, vm = vm.metadata.name, "cannot replace the instance type of a VM");
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Writes into the status of a VMI which revision of its VM it was created from; the status of a new object is written
     /// apart.
     async fn set_revision_name(
@@ -184,6 +205,9 @@ impl Reconcile for Controller {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        if vmi.is_none() && self.replace_choices(&vm).await? {
+            return Ok(None);
         }
         let expanded = match vm.metadata.deletion_timestamp {
             Some(_) => None,

@@ -11,7 +11,7 @@ use kube::runtime::watcher::Config;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use vireo_api::names::{COMPONENT_LABEL, CONSUMER, LAUNCHER, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{LabelSelector, VirtualMachineInstance};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
 use vireo_client::informer::{Cached, Informer, revision};
@@ -22,7 +22,7 @@ use super::consumer::consumer_pod;
 use super::image_volumes::ImageVolumes;
 use super::{
     Claim, Claims, Decision, ImageDelivery, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, claims,
-    decide, launcher_pod, networks, state,
+    decide, launcher_pod, networks, resources, state,
 };
 use crate::config::LiveConfig;
 use crate::data_volume::StorageCache;
@@ -306,6 +306,12 @@ impl Controller {
         Ok(None)
     }
 
+    /// Whether a selector chooses a namespace.
+    async fn is_selected(&self, namespace: &str, selector: &LabelSelector) -> Result<bool, kube::Error> {
+        let labels = Kind::NAMESPACE.all(&self.client).get(namespace).await?.metadata.labels;
+        Ok(selector.chooses(&labels.unwrap_or_default()))
+    }
+
     async fn create_pod(
         &self,
         api: &Api<DynamicObject>,
@@ -322,7 +328,13 @@ impl Controller {
         let node = if let Purpose::Launch(node) = purpose { node } else { None };
         let networks = self.networks(vmi, &whole).await?;
         let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
-        let mut pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims, images)?;
+        let config = self.config.current();
+        let mut pod = launcher_pod(&whole, &self.launcher, &config, node, &claims, images)?;
+        if let Some(selector) = &config.auto_cpu_limit
+            && self.is_selected(&vmi.key.namespace, selector).await?
+        {
+            resources::limit_cpu(&mut pod, &whole);
+        }
         networks::add(&mut pod, &whole, &networks);
         if let Some(claim) = self.state(vmi, &whole).await? {
             state::add(&mut pod, &claim);

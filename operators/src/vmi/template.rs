@@ -17,6 +17,7 @@ use vireo_api::names::{
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
+use vireo_client::program::log_level;
 
 use super::claims::Claims;
 use super::images::ImageDelivery;
@@ -89,6 +90,8 @@ pub fn launcher_pod(
         command.push("--landlock".to_owned());
         let writable = super::claims::writable_filesystems(vmi);
         command.extend(writable.flat_map(|directory| ["--writable".to_owned(), directory]));
+        let level = config.launcher_verbosity.and_then(log_level);
+        command.extend(level.into_iter().flat_map(|level| ["--log-level", level].map(str::to_owned)));
     }
     let mounts = || {
         let sockets = mount(SOCKETS_VOLUME, SOCKETS_DIRECTORY, false);

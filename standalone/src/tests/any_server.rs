@@ -3,6 +3,7 @@
 
 mod attachments;
 mod cluster;
+mod configured;
 mod data_volumes;
 mod pods;
 mod pool;

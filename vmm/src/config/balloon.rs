@@ -29,6 +29,8 @@ pub struct Balloon(Arc<Mutex<Shared>>);
 
 #[derive(Default)]
 struct Shared {
+    /// Whether the driver gives no free pages back.
+    keeps_free_pages: bool,
     statistics: Option<MemoryStatistics>,
     reports: u64,
     pages: u32,
@@ -39,6 +41,17 @@ struct Shared {
 pub(crate) const BALLOON_PAGE: u64 = 4096;
 
 impl Balloon {
+    /// One that has the driver report free pages, which the host takes back, or not.
+    pub fn new(reports_free_pages: bool) -> Self {
+        let shared = Shared { keeps_free_pages: !reports_free_pages, ..Shared::default() };
+        Self(Arc::new(Mutex::new(shared)))
+    }
+
+    /// Whether the driver is to report free pages.
+    pub(crate) fn reports_free_pages(&self) -> bool {
+        !self.shared().keeps_free_pages
+    }
+
     /// Requests statistics of the driver. It may have none to give: it may be absent, or its VM paused.
     pub fn request(&self) {
         if let Some(wake) = &self.shared().wake {

@@ -122,12 +122,13 @@ impl BalloonDevice {
 
 impl Device for BalloonDevice {
     fn info(&self) -> DeviceInfo {
+        let reports = self.handle.reports_free_pages();
         DeviceInfo {
             name: "balloon",
             id: DEVICE_ID,
             class: 0x00_ff_00,
-            features: STATS_VQ | PAGE_POISON | PAGE_REPORTING,
-            queues: vec![QUEUE_SIZE; REPORTING + 1],
+            features: if reports { STATS_VQ | PAGE_POISON | PAGE_REPORTING } else { STATS_VQ },
+            queues: vec![QUEUE_SIZE; if reports { REPORTING + 1 } else { REPORTING }],
             config: self.config.clone(),
             state: DeviceState::Section(self.config.clone()),
         }

@@ -9,25 +9,57 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstatvfs, openat2};
 use rustix::io::Errno;
+use serde_json::Value;
 
 use super::root::Root;
 
 /// Disks are whole pages.
 const PAGE: u64 = 4096;
-/// Of the size of a claim, how much the disk may lack where its file system has less, in percent; KubeVirt's default.
-const TOLERATED: u64 = 10;
+
+/// How much of the file system of a claim its disk takes when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClaimSpace {
+    /// Percent of the size of the claim that may be missing.
+    pub(crate) tolerated: u64,
+    /// Bytes that stay free.
+    pub(crate) reserved: u64,
+}
+
+impl Default for ClaimSpace {
+    /// KubeVirt's.
+    fn default() -> Self {
+        Self { tolerated: 10, reserved: 128 << 10 }
+    }
+}
+
+impl ClaimSpace {
+    /// Reads the settings in `developerConfiguration`. What is not valid is as if it were not set.
+    pub(crate) fn read(developer: &Value) -> Self {
+        let Self { tolerated, reserved } = Self::default();
+        let percent = developer["pvcTolerateLessSpaceUpToPercent"].as_u64();
+        Self {
+            tolerated: percent.filter(|percent| *percent <= 100).unwrap_or(tolerated),
+            reserved: developer["minimumReservePVCBytes"].as_u64().unwrap_or(reserved),
+        }
+    }
+}
 
 /// Opens a disk in a container. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.
 ///
 /// # Errors
 /// When it is not there and cannot be made, or is not a disk.
-pub(super) fn open_disk(root: &Root, path: &str, bytes: Option<u64>, write: bool) -> io::Result<OwnedFd> {
+pub(super) fn open_disk(
+    root: &Root,
+    path: &str,
+    (bytes, space): (Option<u64>, ClaimSpace),
+    write: bool,
+) -> io::Result<OwnedFd> {
     let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
     // The container's own directories may have links, as /var/run is one.
     let directory =
         root.open(Path::new(directory), OFlags::PATH | OFlags::DIRECTORY, ResolveFlags::empty())?;
     match bytes {
-        Some(bytes) => file(&directory, name, bytes, write),
+        Some(bytes) => file(&directory, name, (bytes, space), write),
         None => device(&directory, name, write),
     }
 }
@@ -64,7 +96,12 @@ fn access(write: bool) -> OFlags {
 }
 
 /// The disk in a claim's file system, which is made when a guest that may write to it starts first.
-fn file(directory: &OwnedFd, name: &str, bytes: u64, write: bool) -> io::Result<OwnedFd> {
+fn file(
+    directory: &OwnedFd,
+    name: &str,
+    (bytes, wanted): (u64, ClaimSpace),
+    write: bool,
+) -> io::Result<OwnedFd> {
     let file = match open_at(directory, name, access(write)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && write => {
             open_at(directory, name, access(write) | OFlags::CREATE)?
@@ -78,15 +115,17 @@ fn file(directory: &OwnedFd, name: &str, bytes: u64, write: bool) -> io::Result<
     // An attempt to make it may have been interrupted.
     if metadata.len() == 0 && write {
         let space = fstatvfs(&file)?;
-        file.set_len(size(bytes, space.f_bavail.saturating_mul(space.f_frsize))?)?;
+        file.set_len(size(bytes, space.f_bavail.saturating_mul(space.f_frsize), wanted)?)?;
         file.sync_all()?;
     }
     Ok(file.into())
 }
 
 /// How large the disk of a claim is made where its file system has so much space.
-fn size(claim: u64, space: u64) -> io::Result<u64> {
-    if space < claim / 100 * (100 - TOLERATED) {
+fn size(claim: u64, space: u64, ClaimSpace { tolerated, reserved }: ClaimSpace) -> io::Result<u64> {
+    let space = space.saturating_sub(reserved);
+    let least = u128::from(claim) * u128::from(100 - tolerated.min(100)) / 100;
+    if u128::from(space) < least {
         let text = format!("there is space for {space} of its {claim} bytes");
         return Err(io::Error::new(io::ErrorKind::StorageFull, text));
     }
@@ -121,13 +160,16 @@ mod tests {
         symlink("/run/disks", directory.path().join("disks")).unwrap();
         let root = Root::at(directory.path()).unwrap();
         let at = directory.path().join("run/disks/data/disk.img");
-        assert!(open_disk(&root, DISK, Some(8192), false).is_err(), "it is not writable");
+        assert!(
+            open_disk(&root, DISK, (Some(8192), ClaimSpace::default()), false).is_err(),
+            "it is not writable"
+        );
         assert!(!at.exists());
-        open_disk(&root, DISK, Some(8192 + 100), true).unwrap();
+        open_disk(&root, DISK, (Some(8192 + 100), ClaimSpace::default()), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192);
-        open_disk(&root, DISK, Some(1 << 20), true).unwrap();
+        open_disk(&root, DISK, (Some(1 << 20), ClaimSpace::default()), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192, "it has what a guest wrote");
-        open_disk(&root, DISK, Some(1 << 20), false).unwrap();
+        open_disk(&root, DISK, (Some(1 << 20), ClaimSpace::default()), false).unwrap();
     }
 
     #[test]
@@ -156,7 +198,9 @@ mod tests {
         let secret = directory.path().join("secret");
         fs::write(&secret, "secret").unwrap();
         let root = Root::at(directory.path()).unwrap();
-        let refused = |bytes: Option<u64>| open_disk(&root, DISK, bytes, true).unwrap_err().to_string();
+        let refused = |bytes: Option<u64>| {
+            open_disk(&root, DISK, (bytes, ClaimSpace::default()), true).unwrap_err().to_string()
+        };
         for target in ["/secret", "../../secret", "nothing"] {
             symlink(target, claim.join("disk.img")).unwrap();
             assert_eq!(refused(Some(4096)), "it is a symbolic link", "{target}");
@@ -164,20 +208,27 @@ mod tests {
         }
         assert_eq!(fs::read(&secret).unwrap(), b"secret");
         fs::create_dir(claim.join("disk.img")).unwrap();
-        assert!(open_disk(&root, DISK, Some(4096), true).is_err());
+        assert!(open_disk(&root, DISK, (Some(4096), ClaimSpace::default()), true).is_err());
         fs::remove_dir(claim.join("disk.img")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, claim.join("disk.img"), Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(refused(Some(4096)), "it is not a regular file");
         assert_eq!(refused(None), "it is not a block device");
-        assert!(open_disk(&root, "/absent/data/disk.img", Some(4096), true).is_err());
+        assert!(
+            open_disk(&root, "/absent/data/disk.img", (Some(4096), ClaimSpace::default()), true).is_err()
+        );
     }
 
     #[test]
     fn a_disk_may_lack_a_little_of_its_claim() {
         const MI: u64 = 1 << 20;
-        assert_eq!(size(100 * MI, 500 * MI).unwrap(), 100 * MI);
-        assert_eq!(size(100 * MI, 95 * MI + 1).unwrap(), 95 * MI);
-        assert_eq!(size(100 * MI, 80 * MI).unwrap_err().kind(), io::ErrorKind::StorageFull);
-        assert!(size(0, MI).is_err());
+        let size = |claim, space, tolerated, reserved| size(claim, space, ClaimSpace { tolerated, reserved });
+        assert_eq!(size(100 * MI, 500 * MI, 10, MI).unwrap(), 100 * MI);
+        assert_eq!(size(100 * MI, 95 * MI + 1, 10, 0).unwrap(), 95 * MI);
+        assert_eq!(size(100 * MI, 95 * MI + 1, 10, 4 * MI).unwrap(), 91 * MI, "some stays free");
+        assert_eq!(size(100 * MI, 95 * MI, 0, 0).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(size(100 * MI, 94 * MI, 10, 5 * MI).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(size(100 * MI, MI, 100, 0).unwrap(), MI);
+        assert!(size(0, MI, 10, 0).is_err());
+        assert!(size(MI, MI, 100, MI).is_err(), "there is no space");
     }
 }

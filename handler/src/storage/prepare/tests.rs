@@ -4,6 +4,7 @@ use vireo_api::decode;
 
 use super::*;
 use crate::launcher::files::PodFiles;
+use crate::launcher::pod::ClaimSpace;
 use crate::launcher::pod::ImageVolume;
 use crate::storage::images::tests::{Built, TAR, tar_of};
 use crate::storage::projected::ProjectedFiles;
@@ -193,7 +194,7 @@ async fn what_is_missing_is_named_by_its_field() {
 #[test]
 fn an_image_volume_is_opened_in_the_launcher_of_its_pod() {
     let built = Built::new();
-    let pod = PodFiles { pid: 7, claims: BTreeMap::new() };
+    let pod = PodFiles { pid: 7, claims: BTreeMap::new(), space: ClaimSpace::default() };
     let in_pod = Places { image_volumes: ["root".to_owned()].into(), pod: Some(pod), ..places(&built) };
     assert_eq!(in_pod.image_volume("root"), Some(ImageVolume { pid: 7, name: "root".to_owned() }));
     assert_eq!(in_pod.image_volume("data"), None, "a container has it");

@@ -117,6 +117,16 @@ fn a_kernel_boot_reads_as_it_should() {
 }
 
 #[test]
+fn free_pages_are_given_back_unless_they_are_to_be_kept() {
+    let mut launch = Launch { memory_balloon: true, ..sample::kernel_boot() };
+    let reports =
+        |launch: &Launch| device(&line(launch, false), "virtio-balloon-pci")["free-page-reporting"].clone();
+    assert_eq!(reports(&launch), true);
+    launch.keep_free_pages = true;
+    assert_eq!(reports(&launch), false);
+}
+
+#[test]
 fn smm_is_off_where_a_manifest_says_so() {
     let smm_off = ExtraDevice::Platform(PlatformFeature::SmmOff);
     let mut launch = Launch { video: Some(Video::Vga), ..sample::kernel_boot() };

@@ -17,9 +17,10 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[Vec<i32>], vhost
         args.json("-device", &json!({ "driver": "virtio-rng-pci", "rng": "rng" }));
     }
     if launch.memory_balloon {
+        let reports = !launch.keep_free_pages;
         args.json(
             "-device",
-            &json!({ "driver": "virtio-balloon-pci", "id": BALLOON, "free-page-reporting": true }),
+            &json!({ "driver": "virtio-balloon-pci", "id": BALLOON, "free-page-reporting": reports }),
         );
     }
     for _ in 0..launch.tablets {

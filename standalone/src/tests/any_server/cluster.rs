@@ -22,7 +22,7 @@ use vireo_apiserver::resource::Registry;
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 use vireo_operators::Controllers;
-use vireo_operators::config::LiveConfig;
+use vireo_operators::config::{ClusterConfig, LiveConfig};
 use vireo_operators::vmi::Launcher;
 
 use super::super::World;
@@ -236,7 +236,14 @@ impl Cluster {
 
     /// The same for launchers of another sort, until they are aborted.
     pub(super) fn start_controllers_of(&self, launcher: Launcher) -> AbortHandle {
-        let controllers = Controllers::new(&self.virt_controller(), launcher, LiveConfig::default());
+        self.start_controllers_with(launcher, json!({}))
+    }
+
+    /// The same in a cluster with this configuration.
+    pub(super) fn start_controllers_with(&self, launcher: Launcher, configuration: Value) -> AbortHandle {
+        let (config, problems) = ClusterConfig::read(&serde_json::from_value(configuration).unwrap());
+        assert_eq!(problems, []);
+        let controllers = Controllers::new(&self.virt_controller(), launcher, LiveConfig::fixed(config));
         self.tasks.lock().unwrap().spawn(async move { controllers.run().await })
     }
 
