@@ -4,6 +4,7 @@ mod drives;
 mod error;
 mod firmware;
 mod graphics;
+mod hotplug;
 mod vcpus;
 mod video_bios;
 
@@ -24,6 +25,7 @@ use crate::bus::{Bus, BusDevice, BusRange};
 use crate::config::{Attachment, Boot, ThreadHook, VmConfig};
 use crate::exit::Outcome;
 use crate::firmware::{BootOrder, NothingToStart, ScannedOutput, cmos};
+use crate::hotplug::Slots;
 use crate::i6300esb::I6300Esb;
 use crate::irq::IrqLine;
 use crate::kvm::{self, KvmDoorbells, KvmLine, KvmPins, KvmRouter, KvmVm, Rom};
@@ -47,6 +49,8 @@ pub(crate) struct Assembly {
     pub(crate) pci: Arc<Root>,
     /// For the threads of the vCPUs.
     pub(crate) threads: ThreadHook,
+    /// Its hotplug slots, if it has any.
+    hotplug: Option<Arc<Slots>>,
     /// Set once everything is built.
     pub(crate) saver: Option<Arc<Saver>>,
     buses: Buses,
@@ -61,6 +65,13 @@ pub(crate) struct Assembly {
 struct Buses {
     mmio: Arc<Bus>,
     pio: Arc<Bus>,
+}
+
+impl Assembly {
+    /// The hotplug slots, a bit for each.
+    fn hotplug_slots(&self) -> u32 {
+        self.hotplug.as_ref().map_or(0, |slots| slots.controller.mask())
+    }
 }
 
 impl Drop for Assembly {
@@ -119,11 +130,17 @@ pub(crate) fn build(
     pci.claim_reset_port(reset.clone());
     sections.extend([("reset control", reset as SharedSection), ("PCI ports", pci.ports())]);
     let threads = config.threads.clone();
-    let mut assembly = Assembly { outcome, uart, power, pci, threads, saver: None, buses, rom: None, vm };
+    let mut assembly =
+        Assembly { outcome, uart, power, pci, threads, hotplug: None, saver: None, buses, rom: None, vm };
     let host = virtio_host(&assembly, &memory)?;
     let boot_order = pci_devices(config, &assembly, &host, Box::new(output))?;
     let graphics = config.graphics.as_ref();
     let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
+    assembly.hotplug =
+        config.hotplug.as_ref().map(|slots| hotplug::install(slots, &assembly, &host)).transpose()?;
+    if let Some(slots) = &assembly.hotplug {
+        sections.push(("PCI hotplug", slots.controller.clone()));
+    }
     let vcpus = vcpus::create(&kvm, &assembly, topology, &apic_ids)?;
     match &config.boot {
         Boot::Kernel(_) if saved.is_some() => {}
@@ -131,7 +148,8 @@ pub(crate) fn build(
             let ps2 = config.graphics.is_some();
             let panic_port = config.panic_devices.contains(&PanicModel::Isa);
             let (windows, tables) = (Windows::above(ram_end), config.acpi_tables.as_slice());
-            let platform = Platform { apic_ids: &apic_ids, windows, ps2, panic_port, tables };
+            let hotplug = assembly.hotplug_slots();
+            let platform = Platform { apic_ids: &apic_ids, windows, ps2, panic_port, hotplug, tables };
             write_acpi(&memory, &platform)?;
             write_bios_area(config, &memory)?;
             vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;

@@ -74,6 +74,16 @@ pub const PANIC_PORT: u16 = 0x505;
 pub const PM_PORT: u16 = 0x600;
 /// Size of the power management block.
 pub const PM_SIZE: u16 = 0x80;
+/// Offset and length of GPE0 in the power management block: half of it is status, half is enable.
+pub const GPE0_OFFSET: u16 = 0x20;
+/// As on an ICH9.
+pub const GPE0_LENGTH: u8 = 16;
+/// The general-purpose event of PCI hotplug.
+pub const HOTPLUG_GPE: u8 = 1;
+/// The PCI hotplug controller, where a Q35 of QEMU has its own.
+pub const HOTPLUG_PORT: u16 = 0xCC0;
+/// Size of the PCI hotplug controller.
+pub const HOTPLUG_SIZE: u16 = 12;
 /// ACPI's own line.
 pub const SCI_IRQ: u32 = 9;
 /// `fw_cfg`: selector, and data behind it.

@@ -7,6 +7,7 @@ pub mod config;
 pub mod display;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod hotplug;
 pub mod irq;
 pub mod kvm;
 /// Addresses and lines of the x86_64 VM.

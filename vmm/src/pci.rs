@@ -57,11 +57,15 @@ pub trait Function: Send + Sync {
     /// Writes its configuration space.
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding;
 
-    /// It is on a bus now: gives its BARs their first addresses. Called once, before the guest runs.
+    /// It is on a bus now: gives its BARs their first addresses, if the guest does not run yet. Called once.
     fn attach(&self, slot: &Slot) -> Result<(), RootError> {
         let _ = slot;
         Ok(())
     }
+
+    /// It is off the bus now, and stays so: its BARs are unmapped, and it interrupts no more. On a vCPU thread, while others
+    /// may still be inside of it. [`Self::stop`] follows.
+    fn detach(&self) {}
 
     /// Tries again to map BARs that were rejected because something else answered there.
     fn retry(&self) {}
@@ -85,6 +89,6 @@ pub trait Function: Send + Sync {
         Err(SectionError::Unsavable("the monitor has no code for that yet"))
     }
 
-    /// Stops what runs on behalf of the function and waits for it. The guest no longer runs.
+    /// Stops what runs on behalf of the function and waits for it. The guest no longer runs, or the function was detached.
     fn stop(&self) {}
 }

@@ -23,7 +23,7 @@ pub mod rng;
 pub mod scsi;
 mod signals;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod transport;
 pub mod vsock;
 mod worker;

@@ -9,6 +9,7 @@ use crate::block::ImageError;
 use crate::boot::LoadError as KernelError;
 use crate::bus::BusError;
 use crate::firmware::{FileError, ImageError as FirmwareError};
+use crate::hotplug::HotplugError;
 use crate::kvm::{KvmError, KvmUnusable};
 use crate::memory::MemoryError;
 use crate::pci::RootError;
@@ -75,6 +76,9 @@ pub enum BuildError {
         #[source]
         source: ImageError,
     },
+    /// A disk that was attached to the VM before its reset.
+    #[error("cannot attach a disk again")]
+    Hotplug(#[from] HotplugError),
     /// A virtio device could not be made.
     #[error("cannot make a device")]
     Virtio(#[from] DeviceError),

@@ -130,12 +130,13 @@ fn acpi(
     let apic_ids = apic_ids.to_vec();
     let programmed = assembly.pci.programmed();
     let (ps2, panic_port) = (config.graphics.is_some(), config.panic_devices.contains(&PanicModel::Isa));
-    let tables = config.acpi_tables.clone();
+    let (hotplug, tables) = (assembly.hotplug_slots(), config.acpi_tables.clone());
     let make = move || {
         let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
         tracing::debug!(?windows, "what firmware has chosen");
         let apic_ids = &apic_ids;
-        AcpiFiles::new(&Blobs::new(&Platform { apic_ids, windows, ps2, panic_port, tables: &tables }))
+        let tables = &tables;
+        AcpiFiles::new(&Blobs::new(&Platform { apic_ids, windows, ps2, panic_port, hotplug, tables }))
     };
     let sizes = make().sizes();
     let late = move || {

@@ -2,6 +2,8 @@ use std::os::fd::OwnedFd;
 
 use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
 
+use crate::hotplug::Hotplug;
+
 use super::{
     Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port,
     ThreadHook, Vsock, Watchdog,
@@ -34,6 +36,7 @@ pub struct VmConfig {
     pub(crate) inputs: Vec<Input>,
     pub(crate) smbios: Option<Smbios>,
     pub(crate) acpi_tables: Vec<AcpiTable>,
+    pub(crate) hotplug: Option<Hotplug>,
     pub(crate) notices: Notices,
     pub(crate) threads: ThreadHook,
     /// Set by the guest, for the VM that is built after its reset.
@@ -80,6 +83,7 @@ impl VmConfig {
             inputs: Vec::new(),
             smbios: None,
             acpi_tables: Vec::new(),
+            hotplug: None,
             notices: Notices::default(),
             threads: ThreadHook::default(),
             clock: ClockOffset::default(),
@@ -211,6 +215,14 @@ impl VmConfig {
     #[must_use]
     pub fn with_port(mut self, port: Option<Port>) -> Self {
         self.port = port;
+        self
+    }
+
+    /// Adds hotplug slots: as many of those that its devices leave free, [`HOTPLUG_SLOTS`](crate::hotplug::HOTPLUG_SLOTS) at
+    /// most.
+    #[must_use]
+    pub fn with_hotplug(mut self, hotplug: Option<Hotplug>) -> Self {
+        self.hotplug = hotplug;
         self
     }
 

@@ -103,6 +103,7 @@ mod tests {
             windows: Windows::above(1 << 30),
             ps2: true,
             panic_port: true,
+            hotplug: 0,
             tables: &[],
         })
     }

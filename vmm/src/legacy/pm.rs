@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::bus::BusDevice;
 use crate::exit::{Exit, Outcome};
 use crate::irq::IrqLine;
+use crate::layout;
 use crate::state::{Section, SectionError};
 
 /// PM1 status and enable (ACPI 6.5, section 4.8.3.1.1).
@@ -15,6 +16,12 @@ const PM1_ENABLE: u64 = 0x2;
 const PM1_CONTROL: u64 = 0x4;
 /// PM timer: 32 bits (FADT flag TMR_VAL_EXT).
 const PM_TIMER: u64 = 0x8;
+
+/// GPE0 status and enable (ACPI 6.5, section 4.8.4.1), of which only the first bytes have events.
+const GPE0_STATUS: u64 = layout::GPE0_OFFSET as u64;
+const GPE0_ENABLE: u64 = GPE0_STATUS + layout::GPE0_LENGTH as u64 / 2;
+const GPE0_END: u64 = GPE0_STATUS + layout::GPE0_LENGTH as u64;
+const GPE_HOTPLUG: u8 = 1 << layout::HOTPLUG_GPE;
 
 /// SMI enable (ICH9 datasheet, section 13.8.3.8).
 const SMI_ENABLE: u64 = 0x30;
@@ -45,8 +52,8 @@ pub(crate) trait PowerEvents: Send + Sync {
     fn rtc_alarm(&self);
 }
 
-/// The power management block of an ICH9, as far as ACPI names it: PM1 event and control, and the PM timer.
-/// The general-purpose events of the real block read as zero.
+/// The power management block of an ICH9, as far as ACPI names it: PM1 event and control, the PM timer and GPE0.
+/// Of the general-purpose events there is that of PCI hotplug; the others read as zero.
 pub(crate) struct PowerManagement {
     registers: Mutex<Registers>,
     sci: Arc<dyn IrqLine>,
@@ -60,6 +67,8 @@ pub(crate) struct PowerState {
     status: u16,
     enable: u16,
     control: u16,
+    gpe_status: u8,
+    gpe_enable: u8,
     timer: Duration,
 }
 
@@ -68,6 +77,8 @@ struct Registers {
     status: u16,
     enable: u16,
     control: u16,
+    gpe_status: u8,
+    gpe_enable: u8,
     /// What the line was last set to.
     level: bool,
     /// What the timer had counted when the VM was loaded.
@@ -86,7 +97,8 @@ impl PowerManagement {
 
     /// The line follows the registers; it is set inside the lock so that two changes cannot swap.
     fn update_line(&self, registers: &mut Registers) {
-        let level = registers.status & registers.enable != 0;
+        let gpe = registers.gpe_status & registers.gpe_enable != 0;
+        let level = registers.status & registers.enable != 0 || gpe;
         if level == registers.level {
             return;
         }
@@ -99,6 +111,26 @@ impl PowerManagement {
     fn raise(&self, event: u16) {
         let mut registers = self.registers();
         registers.status |= event;
+        self.update_line(&mut registers);
+    }
+
+    /// Raises the event of PCI hotplug.
+    pub(crate) fn raise_hotplug(&self) {
+        let mut registers = self.registers();
+        registers.gpe_status |= GPE_HOTPLUG;
+        self.update_line(&mut registers);
+    }
+
+    /// ACPI writes GPE registers byte by byte.
+    fn write_gpe(&self, offset: u64, data: &[u8]) {
+        let mut registers = self.registers();
+        for (at, byte) in (offset..).zip(data) {
+            match at {
+                GPE0_STATUS => registers.gpe_status &= !byte,
+                GPE0_ENABLE => registers.gpe_enable = byte & GPE_HOTPLUG,
+                _ => {}
+            }
+        }
         self.update_line(&mut registers);
     }
 
@@ -123,6 +155,8 @@ impl PowerManagement {
             // The guest is always in ACPI mode: there is no SMI to switch with.
             PM1_CONTROL => u32::from(self.registers().control | SCI_ENABLE),
             PM_TIMER => self.timer(),
+            GPE0_STATUS => self.registers().gpe_status.into(),
+            GPE0_ENABLE => self.registers().gpe_enable.into(),
             SMI_ENABLE => SMI_ENABLE_APMC,
             _ => 0,
         }
@@ -144,14 +178,14 @@ impl PowerManagement {
 
 impl Section for PowerManagement {
     const TAG: &'static str = "ich9-pm";
-    const VERSION: u16 = 1;
+    const VERSION: u16 = 2;
     type State = PowerState;
 
     fn save(&self) -> Result<PowerState, SectionError> {
         let timer = self.counted();
         let registers = self.registers();
-        let Registers { status, enable, control, .. } = *registers;
-        Ok(PowerState { status, enable, control, timer })
+        let Registers { status, enable, control, gpe_status, gpe_enable, .. } = *registers;
+        Ok(PowerState { status, enable, control, gpe_status, gpe_enable, timer })
     }
 
     fn load(&self, state: PowerState) -> Result<(), SectionError> {
@@ -159,6 +193,8 @@ impl Section for PowerManagement {
         registers.status = state.status & STATUS_BITS;
         registers.enable = state.enable & ENABLE_BITS;
         registers.control = state.control & (SLEEP_TYPE | SCI_ENABLE);
+        registers.gpe_status = state.gpe_status & GPE_HOTPLUG;
+        registers.gpe_enable = state.gpe_enable & GPE_HOTPLUG;
         registers.timer = state.timer;
         self.update_line(&mut registers);
         Ok(())
@@ -184,8 +220,11 @@ impl BusDevice for PowerManagement {
         data.iter_mut().zip(register).for_each(|(to, from)| *to = from);
     }
 
-    /// Registers are written in the widths ACPI uses: 16 bits each, or 32 over status and enable.
+    /// Registers of PM1 are written in the widths ACPI uses: 16 bits each, or 32 over status and enable.
     fn write(&self, offset: u64, data: &[u8]) {
+        if (GPE0_STATUS..GPE0_END).contains(&offset) {
+            return self.write_gpe(offset, data);
+        }
         let (low, high) = match *data {
             [a, b] => (u16::from_le_bytes([a, b]), None),
             [a, b, c, d] => (u16::from_le_bytes([a, b]), Some(u16::from_le_bytes([c, d]))),
@@ -270,6 +309,27 @@ mod tests {
         pm.rtc_alarm();
         assert!(line.0.load(Ordering::Relaxed));
         pm.write(PM1_STATUS, &RTC_ALARM.to_le_bytes());
+        assert!(!line.0.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_hotplug_event_interrupts_once_enabled_until_it_is_acknowledged() {
+        let (pm, line, _) = block();
+        pm.raise_hotplug();
+        assert!(!line.0.load(Ordering::Relaxed), "the guest has not enabled it");
+        pm.write(GPE0_ENABLE, &[0xff]);
+        assert!(line.0.load(Ordering::Relaxed));
+        assert_eq!((read16(&pm, GPE0_STATUS), read16(&pm, GPE0_ENABLE)), (2, 2), "there is no other event");
+        pm.write(PM1_STATUS, &u16::MAX.to_le_bytes());
+        assert!(line.0.load(Ordering::Relaxed), "PM1 is another register");
+        pm.write(GPE0_STATUS, &[2]);
+        assert!(!line.0.load(Ordering::Relaxed));
+        pm.raise_hotplug();
+        let saved = pm.save().unwrap();
+        let (loaded, line, _) = block();
+        loaded.load(saved).unwrap();
+        assert!(line.0.load(Ordering::Relaxed), "an event that is pending is saved");
+        loaded.write(GPE0_ENABLE, &[0; 8]);
         assert!(!line.0.load(Ordering::Relaxed));
     }
 

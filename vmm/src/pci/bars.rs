@@ -47,12 +47,14 @@ impl Bars {
         self.bars.push((index, kind, bar));
     }
 
-    /// Programs all of them with addresses from the windows of the bus they are on now. They answer when the guest
-    /// enables decoding.
+    /// Programs all of them with addresses from the windows of the bus they are on now, unless the guest runs already. They
+    /// answer when the guest enables decoding.
     pub fn attach(&mut self, space: &mut ConfigSpace, slot: &Slot) -> Result<(), RootError> {
         self.allowed = slot.windows().allowed();
         for (index, kind, bar) in &mut self.bars {
-            space.set_bar(*index, *kind, slot.windows().allocate(*kind, bar.size())?);
+            if !slot.is_hot() {
+                space.set_bar(*index, *kind, slot.windows().allocate(*kind, bar.size())?);
+            }
             bar.attach(match kind {
                 BarKind::Memory32 { .. } | BarKind::Memory64 { .. } | BarKind::Rom => slot.mmio(),
                 BarKind::Io => slot.pio(),
@@ -72,6 +74,14 @@ impl Bars {
             }
         }
         outcome
+    }
+
+    /// Unmaps all of them for good: the function is off the bus.
+    pub(crate) fn detach(&mut self) {
+        self.allowed = Allowed::NONE;
+        for (_, _, bar) in &mut self.bars {
+            bar.map(None);
+        }
     }
 
     /// Tries again to map the BARs that were rejected because something else answered there.

@@ -103,6 +103,8 @@ struct State {
     wanted: bool,
     /// COMMAND forbids it.
     disabled: bool,
+    /// The function is off the bus.
+    cut: bool,
     /// The line is held.
     held: bool,
 }
@@ -125,6 +127,11 @@ impl Intx {
         self.change(|state| state.disabled = space.is_intx_disabled());
     }
 
+    /// Releases the line for good.
+    pub(crate) fn cut(&self) {
+        self.change(|state| state.cut = true);
+    }
+
     /// The interrupt status bit: an interrupt is pending, also while it is disabled.
     pub fn is_wanted(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).wanted
@@ -133,7 +140,7 @@ impl Intx {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
-        let held = state.wanted && !state.disabled;
+        let held = state.wanted && !state.disabled && !state.cut;
         if state.held != held
             && let Some((pirqs, pirq)) = self.wire.get()
         {

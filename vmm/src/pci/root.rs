@@ -83,7 +83,7 @@ impl Root {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
         let free = |device: &Address| slots.keys().all(|taken| taken.device() != device.device());
         let address = (0..32).map(Address::root).find(free).ok_or(RootError::Full)?;
-        self.put(&mut slots, address, function)?;
+        self.put(&mut slots, (address, false), function)?;
         Ok(address)
     }
 
@@ -91,16 +91,33 @@ impl Root {
     /// to set the multi-function bit ([`super::ConfigSpace::set_multifunction`]), or the guest does not look.
     pub fn add_at(&self, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
-        self.put(&mut slots, address, function)
+        self.put(&mut slots, (address, false), function)
     }
 
-    fn put(&self, slots: &mut Slots, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
+    /// Puts `function` at `address` while the guest runs, which assigns addresses to its BARs.
+    pub(crate) fn hot_add(&self, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
+        let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
+        self.put(&mut slots, (address, true), function)
+    }
+
+    /// Takes the function at `address` away. It is still to be detached and stopped.
+    pub(crate) fn remove(&self, address: Address) -> Option<Arc<dyn Function>> {
+        self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner).remove(&address)
+    }
+
+    fn put(
+        &self,
+        slots: &mut Slots,
+        (address, is_hot): (Address, bool),
+        function: Arc<dyn Function>,
+    ) -> Result<(), RootError> {
         if slots.contains_key(&address) {
             return Err(RootError::Taken(address));
         }
         let buses = (self.fabric.mmio.clone(), self.pio.clone());
         let (windows, pirqs) = (self.windows.clone(), self.pirqs.clone());
-        function.attach(&Slot::new(address, buses, windows, pirqs))?;
+        let slot = Slot::new(address, buses, windows, pirqs);
+        function.attach(&if is_hot { slot.hot() } else { slot })?;
         slots.insert(address, function);
         Ok(())
     }

@@ -12,6 +12,7 @@ pub struct Slot {
     pio: Weak<Bus>,
     windows: Arc<Windows>,
     pirqs: Arc<Pirqs>,
+    is_hot: bool,
 }
 
 impl Slot {
@@ -21,7 +22,17 @@ impl Slot {
         windows: Arc<Windows>,
         pirqs: Arc<Pirqs>,
     ) -> Self {
-        Self { address, mmio, pio, windows, pirqs }
+        Self { address, mmio, pio, windows, pirqs, is_hot: false }
+    }
+
+    /// The guest runs: it is the guest that assigns addresses to BARs.
+    pub(super) fn hot(mut self) -> Self {
+        self.is_hot = true;
+        self
+    }
+
+    pub(super) fn is_hot(&self) -> bool {
+        self.is_hot
     }
 
     /// Connects the function's interrupt line. Its interrupt pin register reads INTA#

@@ -28,6 +28,7 @@ pub(crate) fn describe(config: &VmConfig) -> Description {
         ("entropy device", config.rng),
         ("balloon", config.balloon.is_some()),
         ("port", config.port.is_some()),
+        ("hotplug", config.hotplug.is_some()),
     ] {
         if there {
             add(name, "present".to_owned());

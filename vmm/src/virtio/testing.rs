@@ -31,7 +31,7 @@ const WRITE: u16 = 2;
 
 /// Answers writes as the kernel would, and can fail.
 #[derive(Default)]
-pub(super) struct FakeDoorbells {
+pub(crate) struct FakeDoorbells {
     pub(super) bound: Mutex<Vec<(i32, u64)>>,
     pub(super) refuse: bool,
 }

@@ -301,6 +301,13 @@ impl Function for PciDevice {
         bars.attach(space, slot)
     }
 
+    fn detach(&self) {
+        self.config().bars.detach();
+        self.signals.intx.cut();
+        self.signals.set_msix_control(0);
+        self.set_bus_master(false);
+    }
+
     fn retry(&self) {
         self.config().bars.retry();
     }

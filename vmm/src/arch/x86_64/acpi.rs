@@ -4,6 +4,7 @@
 //! addresses; the links and checksums are also just what firmware wants as loader commands (`firmware::acpi`).
 
 mod dsdt;
+mod hotplug;
 mod tables;
 mod windows;
 
@@ -37,6 +38,8 @@ pub(crate) struct Platform<'a> {
     pub(crate) ps2: bool,
     /// Whether a pvpanic device is at its I/O port.
     pub(crate) panic_port: bool,
+    /// The slots that disks may be attached in while the guest runs, a bit for each.
+    pub(crate) hotplug: u32,
     /// More tables.
     pub(crate) tables: &'a [AcpiTable],
 }
@@ -87,7 +90,7 @@ impl Blobs {
         FACS::new().to_aml_bytes(&mut facs);
         let facs = blobs.append(&facs);
         let dsdt = blobs.append_table(dsdt::table(platform).as_slice());
-        let fadt = blobs.append_table(&tables::fadt(facs, dsdt, platform.ps2));
+        let fadt = blobs.append_table(&tables::fadt(facs, dsdt, platform));
         for (field, size) in tables::FADT_POINTERS {
             blobs.links.push(Link { blob: Blob::Tables, at: fadt + field, size });
         }

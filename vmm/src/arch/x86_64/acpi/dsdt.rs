@@ -8,7 +8,7 @@ use acpi_tables::aml::{
 };
 use acpi_tables::sdt::Sdt;
 
-use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Platform, Windows};
+use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Platform, Windows, hotplug};
 use crate::bus::BusRange;
 use crate::layout;
 use crate::pci::{Address, pirq};
@@ -32,7 +32,8 @@ pub(super) fn table(platform: &Platform<'_>) -> Sdt {
     soft_off().to_aml_bytes(&mut body);
     interrupt_model(&mut body);
     pci_root(windows, &mut body);
-    motherboard(windows, &mut body);
+    motherboard(platform, &mut body);
+    hotplug::slots(platform.hotplug, &mut body);
     serial(&mut body);
     rtc(&mut body);
     if platform.ps2 {
@@ -162,8 +163,8 @@ impl Aml for OperatingSystemCapabilities {
 }
 
 /// Addresses that no other device claims: without this a kernel does not trust the MCFG.
-fn motherboard(windows: &Windows, body: &mut Vec<u8>) {
-    let config = windows.config();
+fn motherboard(platform: &Platform<'_>, body: &mut Vec<u8>) {
+    let config = platform.windows.config();
     let ecam = Memory32Fixed::new(
         true,
         u32::try_from(config.start()).unwrap_or(u32::MAX),
@@ -171,7 +172,12 @@ fn motherboard(windows: &Windows, body: &mut Vec<u8>) {
     );
     let power =
         IO::new(layout::PM_PORT, layout::PM_PORT, 1, u8::try_from(layout::PM_SIZE).unwrap_or(u8::MAX));
-    let resources = ResourceTemplate::new(vec![&ecam, &power]);
+    let hotplug = hotplug::ports();
+    let mut resources: Vec<&dyn Aml> = vec![&ecam, &power];
+    if platform.hotplug != 0 {
+        resources.push(&hotplug);
+    }
+    let resources = ResourceTemplate::new(resources);
     declare("MBRD", &[("_HID", &EISAName::new("PNP0C02")), ("_UID", &ZERO), ("_CRS", &resources)], body);
 }
 

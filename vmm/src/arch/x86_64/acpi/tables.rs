@@ -8,7 +8,7 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 
-use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, pm_port};
+use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Platform, pm_port};
 use crate::bus::BusRange;
 use crate::layout;
 
@@ -101,8 +101,8 @@ fn offset32(at: usize) -> u32 {
 }
 
 /// The fixed hardware: the power management block of an ICH9 and the reset register; `facs` and `dsdt` are offsets.
-/// With `ps2`, also a keyboard controller.
-pub(super) fn fadt(facs: usize, dsdt: usize, ps2: bool) -> Vec<u8> {
+/// Some platforms have a keyboard controller and general-purpose events as well.
+pub(super) fn fadt(facs: usize, dsdt: usize, platform: &Platform<'_>) -> Vec<u8> {
     let mut fadt = FADTBuilder::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION)
         .preferred_pm_profile(PmProfile::EnterpriseServer)
         .flag(Flags::Wbinvd)
@@ -122,10 +122,15 @@ pub(super) fn fadt(facs: usize, dsdt: usize, ps2: bool) -> Vec<u8> {
     fadt.pm_tmr_blk = u32::from(pm_port(8)).into();
     fadt.x_pm_tmr_blk = io(pm_port(8), PM_TIMER_LENGTH, AccessSize::DwordAccess);
     fadt.pm_tmr_len = PM_TIMER_LENGTH;
+    if platform.hotplug != 0 {
+        fadt.gpe0_blk = u32::from(pm_port(layout::GPE0_OFFSET)).into();
+        fadt.x_gpe0_blk = io(pm_port(layout::GPE0_OFFSET), layout::GPE0_LENGTH, AccessSize::ByteAccess);
+        fadt.gpe0_blk_len = layout::GPE0_LENGTH;
+    }
     fadt.p_lvl2_lat = NO_C2.into();
     fadt.p_lvl3_lat = NO_C3.into();
     fadt.century = RTC_CENTURY;
-    fadt.iapc_boot_arch = if ps2 { BOOT_ARCH | BOOT_ARCH_8042 } else { BOOT_ARCH }.into();
+    fadt.iapc_boot_arch = if platform.ps2 { BOOT_ARCH | BOOT_ARCH_8042 } else { BOOT_ARCH }.into();
     fadt.reset_reg = io(layout::RESET_PORT, 1, AccessSize::ByteAccess);
     fadt.reset_value = RESET_VALUE;
     bytes_of(&fadt.finalize())

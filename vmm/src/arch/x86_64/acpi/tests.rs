@@ -7,8 +7,15 @@ fn placed(apic_ids: &[u8]) -> Placed {
 }
 
 fn with_tables(apic_ids: &[u8], tables: &[AcpiTable]) -> Placed {
-    let platform =
-        Platform { apic_ids, windows: Windows::above(6 << 30), ps2: false, panic_port: true, tables };
+    with_hotplug(apic_ids, tables, SLOTS)
+}
+
+/// Eight slots.
+const SLOTS: u32 = 0xff << 4;
+
+fn with_hotplug(apic_ids: &[u8], tables: &[AcpiTable], hotplug: u32) -> Placed {
+    let windows = Windows::above(6 << 30);
+    let platform = Platform { apic_ids, windows, ps2: false, panic_port: true, hotplug, tables };
     Blobs::new(&platform).place(BASE).unwrap()
 }
 
@@ -94,6 +101,32 @@ fn the_fadt_names_the_power_block_and_the_reset_register() {
 }
 
 #[test]
+fn hotplug_slots_are_devices_and_have_an_event() {
+    let dsdt = |placed: &Placed| {
+        let address = number(listed(placed, b"FACP"), 40, 4);
+        table(placed, address, b"DSDT").to_vec()
+    };
+    let count = |of: &[u8], what: &[u8]| of.windows(what.len()).filter(|bytes| *bytes == what).count();
+    let placed = with_hotplug(&[0], &[], 1 << 4 | 1 << 30);
+    let fadt = listed(&placed, b"FACP");
+    // GPE0_BLK, its length and X_GPE0_BLK: I/O space, 128 bits.
+    assert_eq!((number(fadt, 80, 4), fadt[92]), (0x620, 16));
+    assert_eq!((fadt[220], fadt[221], number(fadt, 224, 8)), (1, 128, 0x620));
+    let with = dsdt(&placed);
+    for (name, times) in [("S04_", 3), ("S1E_", 3), ("S05_", 0), ("_EJ0", 2), ("_E01", 1), ("PCNT", 2)] {
+        assert_eq!(count(&with, name.as_bytes()), times, "{name}");
+    }
+    // Name(_ADR, 0x001E0000)
+    assert_eq!(count(&with, b"_ADR\x0c\x00\x00\x1e\x00"), 1);
+    // The ports of the controller belong to the motherboard: IO with the first address twice.
+    assert_eq!(count(&with, &[0x47, 1, 0xc0, 0xc, 0xc0, 0xc, 1, 12]), 1);
+    let without = with_hotplug(&[0], &[], 0);
+    let fadt = listed(&without, b"FACP");
+    assert_eq!((number(fadt, 80, 4), fadt[92], number(fadt, 224, 8)), (0, 0, 0));
+    assert_eq!(count(&dsdt(&without), b"_EJ0"), 0);
+}
+
+#[test]
 fn the_madt_lists_each_vcpu_once() {
     let placed = placed(&[0, 1, 4]);
     let madt = listed(&placed, b"APIC");
@@ -127,6 +160,7 @@ fn tables_out_of_reach_are_refused() {
         windows: Windows::above(1 << 30),
         ps2: true,
         panic_port: true,
+        hotplug: SLOTS,
         tables: &[],
     };
     let refused = Blobs::new(&platform).place(0xffff_ff00).unwrap_err();
