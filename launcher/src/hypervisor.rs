@@ -6,6 +6,7 @@ mod guest;
 pub mod native;
 pub mod qemu;
 mod stats;
+mod target;
 
 pub use choose::{Choice, KvmState, Probe, choose};
 pub use guest::{

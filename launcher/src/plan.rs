@@ -74,6 +74,14 @@ pub fn vm_config(launch: &Launch, host: HostResources) -> Result<VmConfig, Fault
     plan(launch, host).map_err(|error| error.fault(&launch.fields))
 }
 
+/// Translates a disk that is attached to a VM that runs.
+///
+/// # Errors
+/// What the monitor does not have, at the field of the disk.
+pub fn attached_disk(launch: &Launch, wanted: &Disk, files: DiskFiles) -> Result<MonitorDisk, Fault> {
+    disk(launch, wanted, Some(files)).map_err(|error| error.fault(&launch.fields))
+}
+
 fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::Guest;
+use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
 use crate::scenarios::media::{DRIVE, change_media};
@@ -63,6 +63,74 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     let mut guest = Guest::over(standalone.console_process("web")?);
     goes(&standalone, &mut guest)?;
     stays_with_its_vm(&standalone, &mut guest)
+}
+
+#[test]
+fn nested_volumes_are_plugged_on_native() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    scenario::run(
+        "hotplug under vireo",
+        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        |host, monitor| match monitor {
+            Monitor::Vmm => come_and_go(host, "native"),
+            Monitor::Qemu => come_and_go(host, "qemu"),
+        },
+    );
+}
+
+/// Disks on both buses are attached, used, kept across a reboot of the guest, and detached; one of them twice.
+fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+    let standalone = Standalone::start_on(host, hypervisor)?;
+    for claim in ["data", "fast"] {
+        let claim = format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {claim}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 1Mi}}}}\n"
+        );
+        standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    }
+    standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
+    standalone.kubectl("apply -f -", Some(&vm_of(&manifest(host, "web"), "web", "Always")))?.ok();
+    standalone.becomes_ready("vm/web")?;
+    let mut guest = Guest::over(standalone.console_process("web")?);
+    let first = guest.ready()?;
+    standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
+    standalone.virtctl("addvolume web --volume-name=fast --bus=virtio")?.ok();
+    is_ready(&standalone, "data", "sdb")?;
+    is_ready(&standalone, "fast", "vdb")?;
+    has_disks(&mut guest)?;
+    guest.run(&format!("for disk in $(cat /tmp/scsi) /dev/vdb; do echo {WORDS} >$disk; done; sync"), SOON)?;
+    guest.run("grep -x fast /sys/block/vdb/serial", SOON)?;
+    let status = standalone.json("get vmi web")?["status"].to_string();
+    assert!(status.contains(hypervisor), "{status}");
+
+    guest.send("reboot -f")?;
+    let second = guest.ready()?;
+    assert_ne!(first.boot_id, second.boot_id, "it did not reboot");
+    has_disks(&mut guest)?;
+    let kept = guest.run("for disk in $(cat /tmp/scsi) /dev/vdb; do head -n1 $disk; done", SOON)?;
+    assert_eq!(kept.lines().map(str::trim).collect::<Vec<_>>(), [WORDS, WORDS]);
+    for volume in ["data", "fast"] {
+        standalone.virtctl(&format!("removevolume web --volume-name={volume}"))?.ok();
+    }
+    none_is_left(&standalone)?;
+    guest.run("! [ -e $(cat /tmp/scsi) ] && ! [ -e /sys/block/vdb ]", SOON)?;
+
+    standalone.virtctl("addvolume web --volume-name=fast --bus=virtio")?.ok();
+    is_ready(&standalone, "fast", "vdb")?;
+    sees(&mut guest, "vdb", true)?;
+    assert_eq!(guest.run("head -n1 /dev/vdb", SOON)?.trim(), WORDS);
+    standalone.virtctl("removevolume web --volume-name=fast")?.ok();
+    sees(&mut guest, "vdb", false)?;
+    none_is_left(&standalone)
+}
+
+/// The guest has drivers of SCSI disks and both disks; `/tmp/scsi` has the name of one. Which name that has depends on the order in
+/// which its driver finds two controllers.
+fn has_disks(guest: &mut Guest<'_>) -> Result<(), HostError> {
+    guest.run("modprobe virtio_scsi && modprobe sd_mod", SOON)?;
+    sees(guest, "sdb", true)?;
+    sees(guest, "vdb", true)?;
+    let find = "scsi=/dev/$(grep -l D4TA /sys/block/sd*/device/vpd_pg80 | cut -d/ -f4)";
+    guest.run(&format!("{find}; echo $scsi >/tmp/scsi; [ -b $scsi ]"), SOON).map(drop)
 }
 
 /// Tries something; the volumes stay as they are.

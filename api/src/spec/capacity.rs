@@ -21,8 +21,10 @@ const SATA_PORTS: usize = 6;
 const USB_DRIVES: usize = 32;
 /// Slots of the hypervisor native, each for one device.
 const NATIVE_SLOTS: usize = 29;
-/// Virtio disks that can be attached.
+/// Virtio disks that can be attached with QEMU.
 const HOTPLUG_PORTS: usize = 4;
+/// Disks that can be attached with the hypervisor native.
+const NATIVE_HOTPLUG_SLOTS: usize = 8;
 /// Virtio tablets that a launcher attaches.
 const TABLETS: usize = 8;
 
@@ -105,6 +107,11 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
     if chosen == HypervisorChoice::Native {
         if sata > SATA_PORTS {
             found.too_many(&at, sata, SATA_PORTS, " on the bus sata with the hypervisor native");
+        }
+        let plugged = disks.iter().filter(|disk| disk.is_hotpluggable()).count();
+        if plugged > NATIVE_HOTPLUG_SLOTS {
+            let which = " that are hotpluggable with the hypervisor native";
+            found.too_many(&at, plugged, NATIVE_HOTPLUG_SLOTS, which);
         }
         let single = flags(&[attached.rng, attached.balloon, scsi > 0]);
         let others = [attached.interfaces, attached.tablets, single, AGENT, extra];

@@ -96,6 +96,26 @@ fn a_bus_has_room_for_so_many_disks() {
 }
 
 #[test]
+fn native_attaches_eight_volumes() {
+    let with = |count: usize| {
+        let name = |index: usize| format!("data-{index}");
+        let disks = (0..count).map(|index| json!({"name": name(index), "disk": {"bus": "scsi"}}));
+        let volume = |index| json!({"name": name(index), "persistentVolumeClaim": {"claimName": name(index), "hotpluggable": true}});
+        let plus = |more: Vec<Value>| Value::Array([vec![json!("+")], more].concat());
+        let spec = json!({
+            "domain": {"devices": {"disks": plus(disks.collect())}},
+            "volumes": plus((0..count).map(volume).collect()),
+        });
+        let metadata = json!({"annotations": {"vireo.io/hypervisor": "native"}});
+        let manifest = changed(json!({"spec": spec, "metadata": metadata}));
+        manifest.check().err().map(|report| report.problems()[0].message().to_owned())
+    };
+    assert_eq!(with(8), None);
+    let why = "Too many: 9: must have at most 8 items that are hotpluggable with the hypervisor native";
+    assert_eq!(with(9).as_deref(), Some(why));
+}
+
+#[test]
 fn lists_are_as_long_as_kubevirts_at_most() {
     let many = |element: Value| Value::Array(vec![element; 257]);
     for (change, field) in [

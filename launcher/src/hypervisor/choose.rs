@@ -1,5 +1,6 @@
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{DiskSerial, MemorySize, SATA_PORTS, VmConfig};
+use vireo_vmm::hotplug::HOTPLUG_SLOTS;
 
 use crate::fault::{Code, fault_at};
 use crate::launch::{Disk, HypervisorChoice, Kind, Launch};
@@ -208,8 +209,12 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
         let what = format!("a {} display adapter", video);
         requirements.push(Requirement::new(&fields.video, what));
     }
-    if let Some(field) = &launch.hotplug_field {
-        requirements.push(Requirement::new(field, "a volume that is attached"));
+    let slots = VmConfig::DEVICE_SLOTS.saturating_sub(devices).min(HOTPLUG_SLOTS);
+    if let Some(field) = &launch.hotplug_field
+        && usize::try_from(launch.hotplug_volumes).is_ok_and(|volumes| volumes > slots)
+    {
+        let what = format!("{} volumes that are attached, of which {slots} fit,", launch.hotplug_volumes);
+        requirements.push(Requirement::new(field, what));
     }
     let extra = launch.extra_devices.iter().filter(|request| !request.device.is_native());
     requirements.extend(extra.map(|request| Requirement::new(&request.field, request.device.to_string())));

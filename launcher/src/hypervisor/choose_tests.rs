@@ -283,3 +283,23 @@ fn native_has_what_watches_a_guest_and_what_it_talks_by() {
     let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
     assert_eq!(choice.kind, Kind::Qemu, "each takes a slot");
 }
+
+#[test]
+fn attached_volumes_run_on_native_as_far_as_there_are_slots() {
+    let mut launch = sample::kernel_boot();
+    launch.hotplug = true;
+    launch.hotplug_field = Some("spec.volumes[1].persistentVolumeClaim".to_owned());
+    for (disks, volumes, expected) in
+        [(1, 8, Kind::Native), (1, 9, Kind::Qemu), (24, 2, Kind::Native), (24, 3, Kind::Qemu)]
+    {
+        let disks = vec![launch.disks[0].clone(); disks];
+        let launch = Launch { disks, hotplug_volumes: volumes, ..launch.clone() };
+        let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+        assert_eq!(choice.kind, expected, "{volumes}: {}", choice.reason);
+    }
+    launch.hotplug_volumes = 9;
+    launch.hypervisor = forced(Kind::Native);
+    let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
+    assert_eq!(fault.field, "spec.volumes[1].persistentVolumeClaim");
+    assert!(fault.detail.contains("9 volumes that are attached, of which 8 fit,"), "{}", fault.detail);
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use vireo_proto::launcher::{DiskFailure, Fault, PluggedVolume};
+use vireo_vmconfig::DiskSource;
 
 use crate::fault::{Code, fault};
 use crate::host::DiskFiles;
@@ -20,6 +21,24 @@ pub const SOFT_REBOOT: Duration = Duration::from_secs(300);
 
 /// How many volumes may wait to be attached or detached.
 const MAX_QUEUED_HOTPLUGS: usize = 16;
+
+/// How long a guest gets to release a volume.
+pub(super) const UNPLUG_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The status of a volume that the guest has by a name.
+pub(super) fn plugged_volume(disk: &Disk, target: String) -> PluggedVolume {
+    let path = match &disk.source {
+        DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
+        DiskSource::NoMedium => String::new(),
+    };
+    PluggedVolume { name: disk.name.clone(), target, path }
+}
+
+/// Why a volume is not detached.
+pub(super) fn still_attached(volume: &PluggedVolume, how: &str) -> Fault {
+    let detail = format!("volume {} stays attached: the guest {how}; is its system up?", volume.name);
+    fault(Code::Conflict, detail)
+}
 
 /// A command for a running VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

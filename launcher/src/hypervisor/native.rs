@@ -7,6 +7,7 @@ mod command_loop;
 mod desired;
 mod disk_growth;
 mod display;
+mod hotplug;
 mod media;
 mod serial_input;
 mod stall;
@@ -15,7 +16,7 @@ mod stats;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -66,11 +67,13 @@ async fn start_vm(
     let config = plan::vm_config(&launch, host)?.with_notices(notice_sender(end.events.clone()));
     let display = display::open(&launch)?;
     let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
-    let growths = config.disk_growths();
+    let (slots, released) = hotplug::slots();
+    let config = config.with_hotplug(launch.hotplug.then(|| slots.clone()));
+    let growths = Arc::new(Mutex::new(config.disk_growths()));
     let media = media::Media::of(&launch, &config);
     let (counters, balloon) = (config.disk_counters(), (launch.memory_bytes, config.balloon()));
-    let names = launch.disks.iter().map(|disk| disk.name.clone()).collect();
-    let (stalls, failures) = stall::listen(config.disk_stalls(), names);
+    let names = launch.disks.iter().map(|disk| disk.name.clone());
+    let (stalls, stalling, failures) = stall::listen(names.zip(config.disk_stalls()));
     let (current, controls) = watch::channel(None);
     let (started_tx, started) = oneshot::channel();
     let desired = Arc::new(DesiredState::new(launch.start_paused));
@@ -78,7 +81,7 @@ async fn start_vm(
         // The receiver exists until this function returns.
         let _ = end.events.send(Event::Paused);
     }
-    let (events, media_events) = (end.events.clone(), end.events.clone());
+    let events = end.events.clone();
     let command_loop = command_loop::CommandLoop {
         desired: desired.clone(),
         events: end.events.clone(),
@@ -86,6 +89,8 @@ async fn start_vm(
         stalls,
         links: config.links(),
     };
+    let volumes =
+        hotplug::Volumes::new(&launch, (slots, media), end.events.clone(), stalling, growths.clone());
     let pin = move |kind| {
         if let Some(pinning) = &pinning {
             pinning.pin_this(kind);
@@ -102,8 +107,8 @@ async fn start_vm(
         .map_err(thread_error)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the VM's thread died")))?;
     tokio::spawn(disk_growth::watch(growths, controls.clone()));
+    tokio::spawn(volumes.run(end.hotplugs, released, controls.clone()));
     tokio::spawn(command_loop.run(end.commands, failures, end.dumps));
-    tokio::spawn(media.serve(end.hotplugs, media_events));
     tokio::spawn(serial_input::forward(port.input, controls));
     tokio::spawn(stats::serve(end.stats_requests, counters, balloon));
     Ok(owner)

@@ -100,6 +100,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 tablets: request.tablets,
                 hotplug: request.hotplug,
                 hotplug_field: named(request.hotplug_field),
+                hotplug_volumes: request.hotplug_volumes,
                 vnc_socket,
                 memory_balloon: request.memory_balloon,
                 keep_free_pages: request.keep_free_pages,

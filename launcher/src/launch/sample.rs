@@ -86,6 +86,7 @@ pub(crate) fn kernel_boot() -> Launch {
         tablets: 0,
         hotplug: false,
         hotplug_field: None,
+        hotplug_volumes: 0,
         vnc_socket: None,
         memory_balloon: false,
         keep_free_pages: false,

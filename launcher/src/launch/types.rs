@@ -53,8 +53,10 @@ pub struct Launch {
     pub tablets: u32,
     /// Volumes may be attached while it runs.
     pub hotplug: bool,
-    /// The manifest field that requires hotplug.
+    /// The field of the first volume that is attached as soon as it runs.
     pub hotplug_field: Option<String>,
+    /// How many volumes are attached as soon as it runs.
+    pub hotplug_volumes: u32,
     /// Socket of the VNC server, if the display is to be served.
     pub vnc_socket: Option<PathBuf>,
     /// A memory balloon.

@@ -13,6 +13,7 @@ use crate::bus::{Bus, BusDevice, BusRange};
 use crate::config::{ClockOffset, Notices, ThreadHook, Watchdog};
 use crate::display::{Canvas, Key, Keyboard as _, Pointer as _, Pointing, Source as _};
 use crate::exit::Outcome;
+use crate::hotplug::{self, Controller, Hotplug};
 use crate::i6300esb::I6300Esb;
 use crate::layout::{self, ECAM_START, PCI32_START};
 use crate::legacy::{DebugPort, I8042, PowerEvents, PowerManagement, Ps2, ResetControl, Rtc, SystemControlA};
@@ -28,6 +29,9 @@ impl PowerEvents for NoPower {
     fn press_power_button(&self) {}
     fn rtc_alarm(&self) {}
 }
+
+/// Two hotplug slots.
+const HOTPLUG_MASK: u32 = 0b11 << 8;
 
 /// Where something answers on ports.
 const PORTS: [u16; 12] = [0x60, 0x64, 0x70, 0x80, 0x92, 0x3f8, 0x505, 0x600, 0x604, 0xcf8, 0xcf9, 0xcfc];
@@ -100,12 +104,13 @@ pub fn ports(script: &[u8]) {
 }
 
 /// Configuration space by ports and by memory, and BARs wherever the guest moves them: bridges, a display adapter, a SATA
-/// controller with two drives, a pvpanic device, a watchdog, a disk and an entropy device.
+/// controller with two drives, a pvpanic device, a watchdog, a disk and an entropy device; the hotplug controller, and disks
+/// that are attached and detached.
 pub fn pci(script: &[u8]) {
     let memory = ram();
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let range = [RamRange { start: 0, len: 64 << 10 }];
-    let root = Root::new((&mmio, &pio), &range, Arc::new(Lines)).expect("a bus");
+    let root = Arc::new(Root::new((&mmio, &pio), &range, Arc::new(Lines)).expect("a bus"));
     let host = DeviceContext {
         memory: memory.clone(),
         router: Arc::new(Router),
@@ -128,6 +133,13 @@ pub fn pci(script: &[u8]) {
     root.add(PciDevice::new(Box::new(rng::Rng), host.clone()).expect("eventfds")).expect("a slot");
     let head = Head::new(&Slots, Some(&[0x55; 4096])).expect("memory");
     root.add(Bochs::new(head.clone())).expect("a slot");
+    let hotplug = Hotplug::new(|_| {});
+    let power = Arc::new(PowerManagement::new(Arc::new(Lines), Arc::new(Outcome::default())));
+    let controller = Controller::new(&root, power, HOTPLUG_MASK, Box::new(hotplug.downgrade()));
+    let slots = Arc::new(hotplug::Slots::new(Arc::new(controller), host.clone()));
+    let ports = BusRange::new(layout::HOTPLUG_PORT.into(), layout::HOTPLUG_SIZE.into()).expect("a range");
+    pio.insert(ports, slots.controller.clone()).expect("room");
+    hotplug.begin(&slots, &root).expect("slots");
     let bases = [
         ECAM_START,
         ECAM_START + (31 << 15),
@@ -155,6 +167,23 @@ pub fn pci(script: &[u8]) {
                 head.refresh(&mut Canvas::default(), kind & 1 == 0);
                 return Some(());
             }
+            None if space == 14 => match script.byte()? {
+                0 => {
+                    // Where there is a free slot.
+                    let _ = hotplug.attach(disk());
+                    return Some(());
+                }
+                slot @ 1..32 => {
+                    // Where there is a disk in it.
+                    let _ = hotplug.detach(slot);
+                    return Some(());
+                }
+                32 => {
+                    hotplug.release();
+                    return Some(());
+                }
+                port => (&pio, u64::from(layout::HOTPLUG_PORT) + u64::from(port & 15)),
+            },
             None => (&mmio, script.u64()?),
         };
         if kind & 1 == 0 {
@@ -165,6 +194,7 @@ pub fn pci(script: &[u8]) {
         Some(())
     };
     while step().is_some() {}
+    hotplug.release();
     root.programmed().high_bars();
     root.pause();
     root.resume();

@@ -320,7 +320,7 @@ sections! {
         Both "volumes[].containerDisk.path", "";
         Qemu "volumes[].containerPath.path", "in clusters; of file systems";
         Qemu "volumes[].containerPath.readOnly", "false is refused, as by KubeVirt";
-        Qemu "volumes[].dataVolume.hotpluggable", "both for media of CD-ROM drives";
+        Both "volumes[].dataVolume.hotpluggable", "8 at most on `native`, media of CD-ROM drives apart";
         Both "volumes[].dataVolume.name", "its claim";
         Both "volumes[].downwardAPI.fields[].fieldRef.apiVersion", "";
         Both "volumes[].downwardAPI.fields[].fieldRef.fieldPath", "";
@@ -343,7 +343,7 @@ sections! {
         Refused "volumes[].memoryDump.readOnly", "the memory is written to the claim";
         Both "volumes[].name", "";
         Both "volumes[].persistentVolumeClaim.claimName", "of the StorageClass `local` on a single host";
-        Qemu "volumes[].persistentVolumeClaim.hotpluggable", "both for media of CD-ROM drives";
+        Both "volumes[].persistentVolumeClaim.hotpluggable", "8 at most on `native`, media of CD-ROM drives apart";
         Both "volumes[].persistentVolumeClaim.readOnly", "of the StorageClass `local` on a single host";
         Both "volumes[].secret.optional", "";
         Both "volumes[].secret.secretName", "";

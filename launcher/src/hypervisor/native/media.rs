@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 use vireo_vmconfig::{CacheMode, DiskSource};
 use vireo_vmm::config::{CdDrive, VmConfig};
 
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::DiskFiles;
-use crate::hypervisor::{Event, HotplugAction, HotplugRequest};
 use crate::launch::{Disk, Launch};
 
 /// The drives that have no medium at the start.
+#[derive(Default)]
 pub(super) struct Media {
     drives: Vec<Drive>,
 }
@@ -37,32 +36,19 @@ impl Media {
         Self { drives: drives.collect() }
     }
 
-    /// Serves requests for volumes until the session has dropped the VM.
-    pub(super) async fn serve(
-        mut self,
-        mut requests: mpsc::Receiver<HotplugRequest>,
-        events: mpsc::UnboundedSender<Event>,
-    ) {
-        while let Some(HotplugRequest { action, reply }) = requests.recv().await {
-            let done = match action {
-                HotplugAction::Attach(disk, files) => self.insert(&disk, files).await,
-                HotplugAction::Detach(name) => self.eject(&name).await,
-            };
-            // Neither the session nor the requester may be there any more.
-            let _ = events.send(Event::Plugged(self.volumes()));
-            let _ = reply.send(done.err());
-        }
-    }
-
-    fn volumes(&self) -> Vec<PluggedVolume> {
+    /// The media that are in drives.
+    pub(super) fn volumes(&self) -> Vec<PluggedVolume> {
         self.drives.iter().filter_map(|drive| drive.volume.clone()).collect()
     }
 
-    async fn insert(&mut self, disk: &Disk, files: DiskFiles) -> Result<(), Fault> {
+    /// Whether a volume is in a drive.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.drives.iter().any(|drive| drive.name == name && drive.volume.is_some())
+    }
+
+    /// Puts a medium into the drive of its name.
+    pub(super) async fn insert(&mut self, disk: &Disk, files: DiskFiles) -> Result<(), Fault> {
         let unsupported = |detail| fault_at(Code::Unsupported, &disk.field, detail);
-        if !disk.is_cdrom() {
-            return Err(unsupported("the native hypervisor attaches no disks to a VM that runs"));
-        }
         let found = self.drives.iter_mut().find(|drive| drive.name == disk.name);
         let found = found.ok_or_else(|| unsupported("the VM was started without this drive"))?;
         let DiskSource::Raw(path) = &disk.source else {
@@ -80,7 +66,8 @@ impl Media {
         Ok(())
     }
 
-    async fn eject(&mut self, name: &str) -> Result<(), Fault> {
+    /// Takes the medium out of a drive, unless the guest has locked it.
+    pub(super) async fn eject(&mut self, name: &str) -> Result<(), Fault> {
         let found = self.drives.iter_mut().find(|drive| drive.name == name && drive.volume.is_some());
         let Some(found) = found else { return Ok(()) };
         let drive = found.drive.clone();
@@ -98,7 +85,6 @@ impl Media {
 mod tests {
     use std::io::Write;
 
-    use tokio::sync::oneshot;
     use vireo_vmconfig::{DiskBus, DiskDevice};
 
     use super::*;
@@ -123,39 +109,29 @@ mod tests {
             drive: Arc::default(),
             volume: None,
         });
-        let (requests, receiver) = mpsc::channel(1);
-        let (events, mut seen) = mpsc::unbounded_channel();
-        let media = Media { drives: drives.into() };
-        let served = tokio::spawn(media.serve(receiver, events));
-        let mut ask = async |action| {
-            let (reply, answer) = oneshot::channel();
-            requests.send(HotplugRequest { action, reply }).await.unwrap();
-            let fault: Option<Fault> = answer.await.unwrap();
-            let Some(Event::Plugged(volumes)) = seen.recv().await else { panic!("no volumes") };
-            let names: Vec<_> = volumes.iter().map(|one| format!("{} {}", one.name, one.target)).collect();
-            (fault.map(|fault| fault.code()), names)
-        };
-        let attach = |disk: Disk, content: &[u8]| {
+        let mut media = Media { drives: drives.into() };
+        let files = |content: &[u8]| {
             let mut image = tempfile::tempfile().unwrap();
             image.write_all(content).unwrap();
-            HotplugAction::Attach(Box::new(disk), DiskFiles { image, backing: None })
+            DiskFiles { image, backing: None }
         };
-        let plain = Disk { device: DiskDevice::Disk, ..drive("one") };
-        let empty: Vec<String> = Vec::new();
-        for (disk, content, code) in [
-            (plain, &[0; 2048][..], Code::Unsupported),
-            (drive("three"), &[0; 2048], Code::Unsupported),
-            (drive("one"), &[], Code::HostResource),
-        ] {
-            assert_eq!(ask(attach(disk, content)).await, (Some(code), empty.clone()));
+        let names = |media: &Media| -> Vec<_> {
+            media.volumes().iter().map(|one| format!("{} {}", one.name, one.target)).collect()
+        };
+        for (name, content, code) in
+            [("three", &[0; 2048][..], Code::Unsupported), ("one", &[], Code::HostResource)]
+        {
+            let fault = media.insert(&drive(name), files(content)).await.expect_err("a fault");
+            assert_eq!((fault.code(), names(&media)), (code, Vec::new()));
         }
-        assert_eq!(ask(attach(drive("two"), &[0; 2048])).await, (None, vec!["two sr-two".to_owned()]));
-        let both = vec!["one sr-one".to_owned(), "two sr-two".to_owned()];
-        assert_eq!(ask(attach(drive("one"), &[0; 2048])).await, (None, both));
-        let one = vec!["one sr-one".to_owned()];
-        assert_eq!(ask(HotplugAction::Detach("two".into())).await, (None, one.clone()));
-        assert_eq!(ask(HotplugAction::Detach("two".into())).await, (None, one), "it is out already");
-        drop(requests);
-        served.await.unwrap();
+        media.insert(&drive("two"), files(&[0; 2048])).await.unwrap();
+        assert_eq!(names(&media), ["two sr-two"]);
+        media.insert(&drive("one"), files(&[0; 2048])).await.unwrap();
+        assert_eq!(names(&media), ["one sr-one", "two sr-two"]);
+        for _ in 0..2 {
+            media.eject("two").await.expect("it is out already the second time");
+            assert_eq!(names(&media), ["one sr-one"]);
+            assert!(media.has("one") && !media.has("two"));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Disks whose requests the monitor holds after a host I/O error.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 use vireo_proto::launcher::DiskFailure;
@@ -10,37 +10,66 @@ use vireo_vmm::config::{DiskStall, StallCause};
 /// A disk's number, and why a request of it is held; nothing once none is.
 pub(super) type StallChange = (usize, Option<StallCause>);
 
-/// The disks of a VM.
+/// The disks of a VM, by their numbers: those that it has from the start, and those that are attached.
+#[derive(Clone, Debug)]
+pub(super) struct StallingDisks {
+    disks: Arc<Mutex<BTreeMap<usize, (String, Arc<DiskStall>)>>>,
+    changes: mpsc::UnboundedSender<StallChange>,
+}
+
+/// What of a VM's disks is held.
 #[derive(Debug)]
 pub(super) struct Stalls {
-    disks: Vec<Arc<DiskStall>>,
-    names: Vec<String>,
+    disks: StallingDisks,
     failed: BTreeMap<usize, StallCause>,
 }
 
 /// Listens to the disks of a VM.
 pub(super) fn listen(
-    disks: Vec<Arc<DiskStall>>,
-    names: Vec<String>,
-) -> (Stalls, mpsc::UnboundedReceiver<StallChange>) {
-    let (sender, changes) = mpsc::unbounded_channel();
-    for (number, disk) in disks.iter().enumerate() {
-        let sender = sender.clone();
-        // Who drives the VM may have ended before it.
-        disk.listen(move |cause| drop(sender.send((number, cause))));
+    disks: impl IntoIterator<Item = (String, Arc<DiskStall>)>,
+) -> (Stalls, StallingDisks, mpsc::UnboundedReceiver<StallChange>) {
+    let (changes, receiver) = mpsc::unbounded_channel();
+    let all = StallingDisks { disks: Arc::default(), changes };
+    for (name, disk) in disks {
+        all.add(name, &disk);
     }
-    (Stalls { disks, names, failed: BTreeMap::new() }, changes)
+    (Stalls { disks: all.clone(), failed: BTreeMap::new() }, all, receiver)
+}
+
+impl StallingDisks {
+    fn disks(&self) -> MutexGuard<'_, BTreeMap<usize, (String, Arc<DiskStall>)>> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens to another disk; answers with its number.
+    pub(super) fn add(&self, name: String, disk: &Arc<DiskStall>) -> usize {
+        let mut disks = self.disks();
+        let number = disks.last_key_value().map_or(0, |(last, _)| last + 1);
+        let changes = self.changes.clone();
+        // Who drives the VM may have ended before it.
+        disk.listen(move |cause| drop(changes.send((number, cause))));
+        disks.insert(number, (name, disk.clone()));
+        number
+    }
+
+    /// Forgets a disk, of which nothing is held any more.
+    pub(super) fn remove(&self, number: usize) {
+        self.disks().remove(&number);
+        // As in `add`.
+        let _ = self.changes.send((number, None));
+    }
 }
 
 impl Stalls {
     /// Applies a change and returns all current failures.
     pub(super) fn update(&mut self, (disk, cause): StallChange) -> Vec<DiskFailure> {
-        match cause {
+        let disks = self.disks.disks();
+        match cause.filter(|_| disks.contains_key(&disk)) {
             Some(cause) => self.failed.insert(disk, cause),
             None => self.failed.remove(&disk),
         };
         let failure = |(number, cause): (&usize, &StallCause)| DiskFailure {
-            disk: self.names.get(*number).cloned().unwrap_or_default(),
+            disk: disks.get(number).map(|(name, _)| name.clone()).unwrap_or_default(),
             no_space: cause.no_space,
             message: cause.message.clone(),
         };
@@ -54,7 +83,7 @@ impl Stalls {
 
     /// Has all that is held tried again now.
     pub(super) fn retry(&self) {
-        self.disks.iter().for_each(|disk| disk.retry());
+        self.disks.disks().values().for_each(|(_, disk)| disk.retry());
     }
 }
 
@@ -64,16 +93,23 @@ mod tests {
 
     #[test]
     fn what_fails_is_named_until_it_works() {
-        let (mut stalls, _news) = listen(Vec::new(), vec!["root".to_owned(), "data".to_owned()]);
+        let disks = ["root", "data"].map(|name| (name.to_owned(), Arc::default()));
+        let (mut stalls, disks, mut changes) = listen(disks);
         let full = StallCause { no_space: true, message: "full".to_owned() };
         let broken = StallCause { no_space: false, message: "broken".to_owned() };
         let names = |failures: Vec<DiskFailure>| -> Vec<String> {
             failures.iter().map(|failure| format!("{} {}", failure.disk, failure.message)).collect()
         };
-        assert_eq!(names(stalls.update((1, Some(full)))), ["data full"]);
+        assert_eq!(names(stalls.update((1, Some(full.clone())))), ["data full"]);
         assert_eq!(names(stalls.update((0, Some(broken)))), ["root broken", "data full"]);
         assert!(stalls.any());
         assert_eq!(names(stalls.update((1, None))), ["root broken"]);
         assert!(stalls.update((0, None)).is_empty() && !stalls.any());
+        let added = disks.add("more".to_owned(), &Arc::default());
+        assert_eq!(names(stalls.update((added, Some(full.clone())))), ["more full"]);
+        disks.remove(added);
+        let change = changes.try_recv().unwrap();
+        assert!(stalls.update(change).is_empty() && !stalls.any());
+        assert!(stalls.update((added, Some(full))).is_empty(), "it is gone");
     }
 }

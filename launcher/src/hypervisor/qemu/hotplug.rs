@@ -6,10 +6,8 @@
 //! A medium goes into a CD-ROM drive that is there from the start, through its tray, and leaves it that way.
 
 mod qmp_commands;
-mod target;
 
 use std::fs::File;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -17,18 +15,16 @@ use tracing::warn;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 
 use super::super::growth::GrowingImages;
+use super::super::guest::{HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, plugged_volume, still_attached};
+use super::super::target::FixedDisks;
 use super::process::set_direct_io;
 use crate::fault::{Code, fault, fault_at};
-use crate::hypervisor::{HotplugAction, HotplugRequest};
 use crate::launch::{Disk, Launch};
 pub(super) use qmp_commands::{ID, ports};
-use target::target;
 use vireo_vmconfig::{CacheMode, DiskBus, DiskSource};
 
 /// Limit of attached volumes.
 const MAX_VOLUMES: usize = 32;
-/// How long a guest gets to let go of a volume.
-const UNPLUG_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A QMP line, with the descriptor to pass along.
 #[derive(Debug)]
@@ -107,8 +103,7 @@ struct Operation {
 pub(super) struct Hotplug {
     /// Absent: nothing can be attached.
     ports: Option<usize>,
-    /// Disks that are there from the start: those that Linux calls vd, and the others.
-    fixed: (usize, usize),
+    fixed: FixedDisks,
     drives: Vec<Drive>,
     volumes: Vec<Volume>,
     operation: Option<Operation>,
@@ -120,10 +115,6 @@ pub(super) struct Hotplug {
 impl Hotplug {
     /// `growing` gets the images of the attached volumes.
     pub(super) fn of(launch: &Launch, growing: GrowingImages) -> Self {
-        let virtio = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Virtio).count();
-        // CD drives have names of their own.
-        let others =
-            launch.disks.iter().filter(|disk| disk.bus != DiskBus::Virtio && !disk.is_cdrom()).count();
         let cdroms = launch.disks.iter().enumerate().filter(|(_, disk)| disk.is_cdrom()).enumerate();
         let drives = cdroms.filter(|(_, (_, disk))| disk.source == DiskSource::NoMedium);
         let drive = |(number, (index, disk)): (usize, (usize, &Disk))| Drive {
@@ -134,7 +125,7 @@ impl Hotplug {
         Self {
             drives: drives.map(drive).collect(),
             ports: launch.hotplug.then_some(qmp_commands::PORTS),
-            fixed: (virtio, others),
+            fixed: FixedDisks::of(launch),
             volumes: Vec::new(),
             operation: None,
             count: 0,
@@ -247,18 +238,13 @@ impl Hotplug {
             let detail = format!("volume {} cannot pass the host's cache by: {error}", disk.name);
             return reject(Code::HostResource, &detail);
         }
-        let (prefix, fixed) = if port.is_some() { ("vd", self.fixed.0) } else { ("sd", self.fixed.1) };
         let known: Vec<&str> = self.volumes.iter().map(|volume| volume.status.target.as_str()).collect();
-        let path = match &disk.source {
-            DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
-            DiskSource::NoMedium => String::new(),
-        };
         let target = match &drive {
             Some(drive) => drive.target.clone(),
-            None => target(prefix, fixed, &known),
+            None => self.fixed.target(disk, &known),
         };
         self.count += 1;
-        let status = PluggedVolume { name: disk.name.clone(), target, path };
+        let status = plugged_volume(disk, target);
         Ok(Volume { status, bus: disk.bus, number: self.count, port, drive, device_gone: false })
     }
 
@@ -445,7 +431,7 @@ impl Hotplug {
                 && qmp_commands::device(operation.volume.number) == device
         };
         let operation = self.operation.take_if(waits)?;
-        let fault = still_attached(&operation.volume, "rejects its removal");
+        let fault = still_attached(&operation.volume.status, "rejects its removal");
         self.end(operation, Some(fault))
     }
 
@@ -454,14 +440,9 @@ impl Hotplug {
         let operation = self
             .operation
             .take_if(|operation| matches!(operation.stage, Stage::Wait(until) if now >= until))?;
-        let fault = still_attached(&operation.volume, "has not released it yet");
+        let fault = still_attached(&operation.volume.status, "has not released it yet");
         self.end(operation, Some(fault))
     }
-}
-
-fn still_attached(volume: &Volume, how: &str) -> Fault {
-    let detail = format!("volume {} stays attached: the guest {how}; is its system up?", volume.status.name);
-    fault(Code::Conflict, detail)
 }
 
 fn qemu_error(operation: &Operation, why: &str) -> Fault {

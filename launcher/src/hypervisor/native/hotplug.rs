@@ -1,0 +1,281 @@
+//! Volumes that are attached to the monitor's VM while it runs, and detached: disks in slots, and media of CD-ROM drives.
+//!
+//! One at a time: the next waits until the guest has released the one that is detached, or has had its time.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+use tracing::info;
+use vireo_proto::launcher::{Fault, PluggedVolume};
+use vireo_vmconfig::DiskBus;
+use vireo_vmm::Controls;
+use vireo_vmm::config::DiskGrowth;
+use vireo_vmm::hotplug::{Hotplug, HotplugError};
+
+use super::super::guest::{HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, plugged_volume, still_attached};
+use super::super::target::FixedDisks;
+use super::disk_growth::{self, GrowingDisks};
+use super::media::Media;
+use super::stall::StallingDisks;
+use crate::fault::{Code, chain, fault, fault_at};
+use crate::host::DiskFiles;
+use crate::hypervisor::Event;
+use crate::launch::{Disk, Launch};
+use crate::plan;
+
+type Reply = oneshot::Sender<Option<Fault>>;
+
+/// The hotplug slots of a VM, and the slots whose disks the guest has released.
+pub(super) fn slots() -> (Hotplug, mpsc::UnboundedReceiver<u8>) {
+    let (sender, released) = mpsc::unbounded_channel();
+    // The receiver is gone when the VM has ended.
+    let slots = Hotplug::new(move |slot| {
+        let _ = sender.send(slot);
+    });
+    (slots, released)
+}
+
+/// The attached volumes of a VM.
+pub(super) struct Volumes {
+    launch: Arc<Launch>,
+    slots: Hotplug,
+    media: Media,
+    events: mpsc::UnboundedSender<Event>,
+    stalling: StallingDisks,
+    growing: GrowingDisks,
+    attached: Vec<Volume>,
+    waiting: Option<Waiting>,
+}
+
+struct Volume {
+    status: PluggedVolume,
+    slot: u8,
+    /// Its number among the disks whose requests may be held.
+    stall: usize,
+    growth: Arc<DiskGrowth>,
+}
+
+/// For the guest to release a volume.
+struct Waiting {
+    slot: u8,
+    reply: Reply,
+    deadline: Instant,
+}
+
+impl Volumes {
+    pub(super) fn new(
+        launch: &Arc<Launch>,
+        (slots, media): (Hotplug, Media),
+        events: mpsc::UnboundedSender<Event>,
+        stalling: StallingDisks,
+        growing: GrowingDisks,
+    ) -> Self {
+        let launch = launch.clone();
+        Self { launch, slots, media, events, stalling, growing, attached: Vec::new(), waiting: None }
+    }
+
+    /// Executes requests until the VM thread has ended.
+    pub(super) async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<HotplugRequest>,
+        mut released: mpsc::UnboundedReceiver<u8>,
+        mut current: watch::Receiver<Option<Controls>>,
+    ) {
+        loop {
+            let deadline = self.waiting.as_ref().map(|waiting| waiting.deadline);
+            tokio::select! {
+                Some(slot) = released.recv() => self.released(slot).await,
+                Some(request) = requests.recv(), if self.waiting.is_none() => self.begin(request).await,
+                () = reached(deadline) => self.overdue(),
+                changed = current.changed() => if changed.is_err() {
+                    return;
+                },
+            }
+        }
+    }
+
+    async fn begin(&mut self, HotplugRequest { action, reply }: HotplugRequest) {
+        match action {
+            HotplugAction::Attach(disk, files) => {
+                let outcome = match disk.is_cdrom() {
+                    true => self.media.insert(&disk, files).await,
+                    false => self.attach(&disk, files).await,
+                };
+                if outcome.is_ok() {
+                    self.publish();
+                }
+                answer(reply, outcome.err());
+            }
+            HotplugAction::Detach(name) if self.media.has(&name) => {
+                let outcome = self.media.eject(&name).await;
+                if outcome.is_ok() {
+                    self.publish();
+                }
+                answer(reply, outcome.err());
+            }
+            HotplugAction::Detach(name) => {
+                let Some(volume) = self.attached.iter().find(|volume| volume.status.name == name) else {
+                    return answer(reply, None);
+                };
+                let (slot, deadline) = (volume.slot, Instant::now() + UNPLUG_TIMEOUT);
+                match self.slots.detach(slot) {
+                    Ok(()) => self.waiting = Some(Waiting { slot, reply, deadline }),
+                    // The guest has released it by itself, which is reported next.
+                    Err(_) => answer(reply, None),
+                }
+            }
+        }
+    }
+
+    async fn attach(&mut self, disk: &Disk, files: DiskFiles) -> Result<(), Fault> {
+        let rejected = |code, detail: String| fault_at(code, &disk.field, detail);
+        if !self.launch.hotplug {
+            return Err(rejected(Code::Unsupported, "the VM was started without hotplug slots".to_owned()));
+        }
+        if !matches!(disk.bus, DiskBus::Scsi | DiskBus::Virtio) {
+            return Err(rejected(Code::Unsupported, "volumes are attached on scsi and virtio".to_owned()));
+        }
+        let device = plan::attached_disk(&self.launch, disk, files)?;
+        let growth = device.growth().clone();
+        let stall = self.stalling.add(disk.name.clone(), device.stall());
+        let slots = self.slots.clone();
+        // The image is read.
+        let slot = spawn_blocking(move || slots.attach(device)).await;
+        let slot = slot.map_err(|_| fault(Code::Internal, "attaching the volume broke off"));
+        let slot = slot.and_then(|slot| slot.map_err(|error| rejected(code(&error), chain(&error))));
+        let slot = slot.inspect_err(|_| self.stalling.remove(stall))?;
+        disk_growth::lock(&self.growing).push(growth.clone());
+        let known: Vec<&str> = self.attached.iter().map(|volume| volume.status.target.as_str()).collect();
+        let target = FixedDisks::of(&self.launch).target(disk, &known);
+        self.attached.push(Volume { status: plugged_volume(disk, target), slot, stall, growth });
+        info!(volume = disk.name, slot, "attached");
+        Ok(())
+    }
+
+    /// The guest has released what was in a slot, by request or by itself.
+    async fn released(&mut self, slot: u8) {
+        let slots = self.slots.clone();
+        // Requests in flight are waited for; the files are closed.
+        if spawn_blocking(move || slots.release()).await.is_err() {
+            tracing::error!("closing a volume broke off");
+        }
+        if let Some(at) = self.attached.iter().position(|volume| volume.slot == slot) {
+            let volume = self.attached.remove(at);
+            disk_growth::lock(&self.growing).retain(|growth| !Arc::ptr_eq(growth, &volume.growth));
+            self.stalling.remove(volume.stall);
+            info!(volume = volume.status.name, slot, "detached");
+            self.publish();
+        }
+        if let Some(waiting) = self.waiting.take_if(|waiting| waiting.slot == slot) {
+            answer(waiting.reply, None);
+        }
+    }
+
+    /// The guest has had its time. It may still release the volume, and does when it is reset.
+    fn overdue(&mut self) {
+        let Some(Waiting { slot, reply, .. }) = self.waiting.take() else { return };
+        let volume = self.attached.iter().find(|volume| volume.slot == slot);
+        answer(reply, volume.map(|volume| still_attached(&volume.status, "has not released it yet")));
+    }
+
+    fn publish(&self) {
+        let attached = self.attached.iter().map(|volume| volume.status.clone());
+        let volumes = attached.chain(self.media.volumes()).collect();
+        // The receiver may be gone.
+        let _ = self.events.send(Event::Plugged(volumes));
+    }
+}
+
+fn code(error: &HotplugError) -> Code {
+    match error {
+        HotplugError::NoVm | HotplugError::Full | HotplugError::Absent(_) => Code::Conflict,
+        HotplugError::Bus => Code::Unsupported,
+        HotplugError::Image(_) => Code::HostResource,
+        HotplugError::Device(_) | HotplugError::Root(_) => Code::Hypervisor,
+    }
+}
+
+async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+fn answer(reply: Reply, fault: Option<Fault>) {
+    // The caller may be gone.
+    let _ = reply.send(fault);
+}
+
+#[cfg(test)]
+mod tests {
+    use vireo_vmconfig::DiskSource;
+
+    use super::super::stall;
+    use super::*;
+    use crate::launch::sample;
+
+    fn volumes(hotplug: bool) -> (Volumes, mpsc::UnboundedReceiver<Event>) {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let launch = Arc::new(Launch { hotplug, ..sample::kernel_boot() });
+        let (_, stalling, _) = stall::listen([]);
+        (Volumes::new(&launch, (slots().0, Media::default()), events, stalling, Arc::default()), receiver)
+    }
+
+    async fn answer_to(volumes: &mut Volumes, action: HotplugAction) -> Option<Fault> {
+        let (reply, answer) = oneshot::channel();
+        volumes.begin(HotplugRequest { action, reply }).await;
+        answer.await.unwrap()
+    }
+
+    fn attach(bus: DiskBus, serial: &str) -> HotplugAction {
+        let disk = sample::kernel_boot().disks.first().expect("a disk").clone();
+        let source = DiskSource::Raw("/data.img".into());
+        let disk = Disk { bus, source, serial: serial.to_owned(), name: "data".to_owned(), ..disk };
+        let files = DiskFiles { image: tempfile::tempfile().unwrap(), backing: None };
+        HotplugAction::Attach(Box::new(disk), files)
+    }
+
+    #[tokio::test]
+    async fn what_is_not_attached_leaves_nothing_behind() {
+        let long = "x".repeat(21);
+        for (hotplug, bus, serial, code) in [
+            (false, DiskBus::Virtio, "", Code::Unsupported),
+            (true, DiskBus::Sata, "", Code::Unsupported),
+            (true, DiskBus::Scsi, long.as_str(), Code::Unsupported),
+            // No VM was built with these slots.
+            (true, DiskBus::Scsi, "", Code::Conflict),
+        ] {
+            let (mut volumes, mut events) = volumes(hotplug);
+            let fault = answer_to(&mut volumes, attach(bus, serial)).await.expect("a fault");
+            assert_eq!(fault.code(), code, "{fault:?}");
+            assert!(volumes.attached.is_empty() && disk_growth::lock(&volumes.growing).is_empty());
+            assert!(events.try_recv().is_err());
+            let detach = HotplugAction::Detach("data".to_owned());
+            assert_eq!(answer_to(&mut volumes, detach).await, None, "it is out already");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_does_not_release_a_volume_is_reported() {
+        let (mut volumes, mut events) = volumes(true);
+        let status = PluggedVolume { name: "data".into(), target: "sda".into(), path: "/data.img".into() };
+        volumes.attached.push(Volume { status, slot: 4, stall: 0, growth: Arc::default() });
+        let (reply, answer) = oneshot::channel();
+        volumes.waiting = Some(Waiting { slot: 4, reply, deadline: Instant::now() });
+        volumes.overdue();
+        let fault = answer.await.unwrap().expect("a fault");
+        assert_eq!(fault.code(), Code::Conflict);
+        assert_eq!(
+            fault.detail,
+            "volume data stays attached: the guest has not released it yet; is its system up?"
+        );
+        assert!(volumes.waiting.is_none() && volumes.attached.len() == 1);
+        // Later it does.
+        volumes.released(4).await;
+        assert_eq!(events.recv().await, Some(Event::Plugged(Vec::new())));
+    }
+}
