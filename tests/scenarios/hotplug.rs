@@ -92,7 +92,7 @@ fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     standalone.becomes_ready("vm/web")?;
     let mut guest = Guest::over(standalone.console_process("web")?);
     let first = guest.ready()?;
-    standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
+    standalone.virtctl("addvolume web --volume-name=data --serial=D4TA")?.ok();
     standalone.virtctl("addvolume web --volume-name=fast --bus=virtio")?.ok();
     is_ready(&standalone, "data", "sdb")?;
     is_ready(&standalone, "fast", "vdb")?;

@@ -2,7 +2,6 @@
 //! links of NICs.
 
 use serde_json::{Value, json};
-use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE};
 use vireo_api::v1::{
     Disk, Interface, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest,
 };
@@ -74,8 +73,7 @@ pub fn mark_ephemeral(instance: &mut Value, request: &VolumeRequest) {
     }
 }
 
-/// How the volumes and links of an instance have to change, and whether some change only with its restart: the native hypervisor attaches
-/// media alone.
+/// How the volumes and links of an instance have to change, and whether some change only with its restart.
 pub(super) fn change(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
@@ -83,8 +81,6 @@ pub(super) fn change(
     let Some(instance) = instance.filter(|one| Life::of(Some(one)) == Life::Alive) else {
         return (None, false);
     };
-    let conditions = &instance.status.conditions;
-    let is_native = conditions.iter().any(|one| one.r#type == HYPERVISOR_CONDITION && one.reason == NATIVE);
     let (has, wanted) = (&instance.spec.volumes, &template.volumes);
     let removed: Vec<String> = has
         .iter()
@@ -101,10 +97,8 @@ pub(super) fn change(
     for (volume, disk) in missing.map(|volume| (volume.clone(), disk(volume))) {
         let is_medium = disk.as_ref().is_some_and(|disk| disk.cdrom.is_some());
         match is_medium {
-            true if has_drive(&instance.spec, &volume.name) => added.push((volume, disk)),
-            false if !is_native => added.push((volume, disk)),
-            // The drive is new, too, or the hypervisor attaches no disks.
-            _ => needs_restart = true,
+            true if !has_drive(&instance.spec, &volume.name) => needs_restart = true,
+            true | false => added.push((volume, disk)),
         }
     }
     let links = links(template, &instance.spec);

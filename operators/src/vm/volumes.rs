@@ -1,6 +1,5 @@
 //! What users ask for with `virtctl addvolume` and `removevolume`.
 
-use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE};
 use vireo_api::v1::{
     AddVolumeOptions, DiskTarget, RemoveVolumeOptions, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceSpec, Volume, VolumeRequest,
@@ -70,15 +69,9 @@ pub fn plugs(instance: &VirtualMachineInstance, request: &VolumeRequest) -> Resu
     if instance.status.phase != "Running" || instance.metadata.deletion_timestamp.is_some() {
         return conflict("VMI is not running");
     }
-    let conditions = &instance.status.conditions;
+    // Its ports are there already.
     if has_drive(&instance.spec, name(request)) {
         return Ok(());
-    }
-    if conditions.iter().any(|one| one.r#type == HYPERVISOR_CONDITION && one.reason == NATIVE) {
-        return conflict(
-            "the native hypervisor can plug media of CD-ROM drives in and out, and no disks: start the VMI with the \
-             annotation vireo.io/hypervisor: qemu",
-        );
     }
     if instance.spec.domain.devices.disable_hotplug == Some(true) {
         return conflict("spec.domain.devices.disableHotplug: nothing can be plugged into this VMI");
