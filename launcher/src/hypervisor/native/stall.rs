@@ -10,10 +10,13 @@ use vireo_vmm::config::{DiskStall, StallCause};
 /// A disk's number, and why a request of it is held; nothing once none is.
 pub(super) type StallChange = (usize, Option<StallCause>);
 
-/// The disks of a VM, by their numbers: those that it has from the start, and those that are attached.
+/// Disks with their names, by their numbers.
+type Disks = BTreeMap<usize, (String, Arc<DiskStall>)>;
+
+/// The disks of a VM: those that it has from the start, and those that are attached.
 #[derive(Clone, Debug)]
 pub(super) struct StallingDisks {
-    disks: Arc<Mutex<BTreeMap<usize, (String, Arc<DiskStall>)>>>,
+    disks: Arc<Mutex<Disks>>,
     changes: mpsc::UnboundedSender<StallChange>,
 }
 
@@ -37,7 +40,7 @@ pub(super) fn listen(
 }
 
 impl StallingDisks {
-    fn disks(&self) -> MutexGuard<'_, BTreeMap<usize, (String, Arc<DiskStall>)>> {
+    fn disks(&self) -> MutexGuard<'_, Disks> {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
