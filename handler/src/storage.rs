@@ -24,7 +24,7 @@ pub use images::{ImageError, Images};
 pub use importer::{ImageReader, ImporterSettings};
 pub use prepare::{
     ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, PullSecrets,
-    StorageError, find_claims, prepare, prepare_disk,
+    StorageError, find_claims, prepare, prepare_disk, promise_disks,
 };
 pub(crate) use prepare::{metrics_disk, metrics_port};
 pub use registry::{CredentialsError, PullSecret, Registries, RegistriesError, RegistrySettings};

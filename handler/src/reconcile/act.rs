@@ -22,6 +22,7 @@ use crate::launcher::files::{Origin, PodFiles};
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Confinement, Start};
 use crate::network::{Uplink, netns};
+use crate::node::LauncherPod;
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
 use crate::storage::{
@@ -284,13 +285,32 @@ impl VmiReconciler {
         storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
     }
 
+    /// The directory of the disks that end with the VMI.
+    fn disks_directory(&self, record: &Record, pod: Option<&LauncherPod>) -> PathBuf {
+        match (&self.node.settings.runtime, pod) {
+            (Runtime::Pods(pods), Some(pod)) if pod.has_disks => launcher::pod::disks(pods, &pod.uid),
+            _ => record.dir.path().join("volumes"),
+        }
+    }
+
+    /// Counts the empty disks of a VMI that another node agent has started. Those of a Pod are known with it.
+    pub(super) fn promise_disks(&mut self) {
+        let Some(record) = self.record.as_ref().filter(|_| !self.has_promised_disks) else { return };
+        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
+        if pod.is_none() && matches!(self.node.settings.runtime, Runtime::Pods(_)) {
+            return;
+        }
+        if let Ok(vm) = record.vm() {
+            let directory = self.disks_directory(record, pod.as_ref());
+            storage::promise_disks(&vm, &directory, &self.node.claims());
+        }
+        self.has_promised_disks = true;
+    }
+
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
         let record = self.known()?;
         let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
-        let disks = match (&self.node.settings.runtime, &pod) {
-            (Runtime::Pods(pods), Some(pod)) if pod.has_disks => launcher::pod::disks(pods, &pod.uid),
-            _ => record.dir.path().join("volumes"),
-        };
+        let disks = self.disks_directory(&record, pod.as_ref());
         let (pulled, image_volumes, claims) =
             pod.map(|pod| (pod.images, pod.image_volumes, pod.claims)).unwrap_or_default();
         let pod = match (&self.node.settings.runtime, self.link()) {

@@ -66,6 +66,8 @@ pub(super) struct VmiReconciler {
     pub(super) backoff: Backoff,
     /// The object that does not exist and has files of a volume.
     pub(super) awaited_object: Option<AbsentObject>,
+    /// Its empty disks count as promised.
+    pub(super) has_promised_disks: bool,
     /// Notifies about new claims.
     pub(super) claims: watch::Receiver<u64>,
     /// Notifies about changed launcher Pods.
@@ -101,6 +103,7 @@ impl VmiReconciler {
             credential_sync: None,
             metrics_writer: None,
             awaited_object: None,
+            has_promised_disks: false,
             backoff: Backoff::default(),
         }
     }
@@ -113,6 +116,7 @@ impl VmiReconciler {
         }
         reconciler.node.show(&reconciler.key, Some(record.vmi.clone()));
         reconciler.record = Some(record);
+        reconciler.promise_disks();
         reconciler
     }
 
@@ -183,6 +187,7 @@ impl VmiReconciler {
         if let Err(sync_error) = self.apply_volumes(desired) {
             warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
+        self.promise_disks();
         self.update_prober();
         self.update_deadline();
         let observed = self.observe(desired);

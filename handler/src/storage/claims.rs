@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::importer::ImageReader;
 use super::volumes::{VolumeError, host_disk};
 
-pub use pool::Size;
+use pool::EmptyDisks;
+pub use pool::{Reservation, Size};
 pub use upload::{Filled, Upload, UploadError};
 
 /// What KubeVirt calls the disk in a claim's file system.
@@ -80,8 +81,9 @@ pub enum ClaimError {
 pub struct Claims {
     root: PathBuf,
     reader: ImageReader,
-    /// How much of the pool may be promised to claims, in percent.
+    /// How much of the pool may be promised, in percent.
     overcommit: u64,
+    empty_disks: EmptyDisks,
     unbound: Arc<Mutex<States>>,
 }
 
@@ -91,7 +93,7 @@ type States = BTreeMap<(String, String), String>;
 impl Claims {
     /// The claims below a directory.
     pub fn below(root: PathBuf, reader: ImageReader) -> Self {
-        Self { root, reader, overcommit: 100, unbound: Arc::default() }
+        Self { root, reader, overcommit: 100, empty_disks: EmptyDisks::default(), unbound: Arc::default() }
     }
 
     /// The path of a claim's disk. Namespaces and names are DNS names, so the path stays in the directory.

@@ -216,7 +216,9 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
             let files = projected::files(disk, volume, &places.projected)?;
             Step::Files { label: volume.label().to_owned(), files, at: at("iso") }
         }
-        VolumeSource::EmptyDisk { capacity } => Step::Empty { capacity: capacity.get(), at: at("qcow2") },
+        VolumeSource::EmptyDisk { capacity } => {
+            Step::Empty { capacity: capacity.get(), at: empty_disk_in(&places.disks, disk) }
+        }
         VolumeSource::HostDisk { path, create } => Step::Host {
             path: path.clone(),
             create_with: match create {
@@ -242,6 +244,24 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
         VolumeSource::DownwardMetrics => Step::Metrics { at: metrics_disk(&places.disks, disk.name()) },
         VolumeSource::NoMedium => Step::NoMedium,
     })
+}
+
+/// Counts the empty disks that were made for a VM, in the directory of its disks, as promised: for a node agent that finds
+/// the VM after a restart. Blocks for a moment.
+pub fn promise_disks(vm: &Vm, directory: &Path, claims: &Claims) {
+    for disk in vm.fixed_disks() {
+        if let VolumeSource::EmptyDisk { capacity } = disk.source() {
+            let at = empty_disk_in(directory, disk);
+            if at.exists() {
+                claims.promise_disk(&at, capacity.get());
+            }
+        }
+    }
+}
+
+/// The file of an empty disk.
+fn empty_disk_in(directory: &Path, disk: &Disk) -> PathBuf {
+    directory.join(format!("{}.qcow2", disk.name()))
 }
 
 /// Looks for the claims that a VM starts with.
@@ -413,10 +433,13 @@ fn make(
             DiskSource::Raw(text(&at)?.into())
         }
         Step::Empty { capacity, at } => {
-            if !at.exists() {
-                places.claims.admit_disk(&at, capacity).map_err(volume)?;
+            if at.exists() {
+                places.claims.promise_disk(&at, capacity);
+            } else {
+                let reserved = places.claims.admit_disk(&at, capacity).map_err(volume)?;
+                volumes::empty_disk(&at, capacity, job).map_err(volume)?;
+                reserved.keep();
             }
-            volumes::empty_disk(&at, capacity, job).map_err(volume)?;
             DiskSource::Qcow2 { path: text(&at)?.into(), backing: None }
         }
         Step::Host { path, create_with } => {

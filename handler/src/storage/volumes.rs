@@ -55,10 +55,10 @@ pub enum VolumeError {
         /// What there is.
         free: u64,
     },
-    /// No space for a claim or an empty disk beside claims.
+    /// No space for a claim or an empty disk beside others.
     #[error(
-        "{path} needs {wanted}, and {left} are free of {capacity}: {promised} are promised to claims \
-         (--storage-overcommit {overcommit})"
+        "{path} needs {wanted}, and {left} are free of {capacity}: {promised} are promised to claims and \
+         empty disks (--storage-overcommit {overcommit})"
     )]
     PoolFull {
         /// The file.
@@ -67,7 +67,7 @@ pub enum VolumeError {
         wanted: Size,
         /// What is not promised.
         left: Size,
-        /// What is free, or taken by claims.
+        /// What is free, or taken by claims and empty disks.
         capacity: Size,
         /// What was promised.
         promised: Size,

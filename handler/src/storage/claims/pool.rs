@@ -1,11 +1,13 @@
-//! The pool that claims are made of: the file system of their directory. Disks are sparse, so what was promised counts, and not
-//! what was written.
+//! The pool that claims and empty disks are made of: their file system. Disks are sparse, so what was promised counts, and
+//! not what was written.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::statvfs;
 
@@ -32,22 +34,71 @@ impl fmt::Display for Size {
 /// What a pool has, and what was promised of it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pool {
-    /// Free, or taken by claims.
+    /// Free, or taken by what it was promised to.
     capacity: u64,
-    /// The sizes of all claims.
+    /// The sizes of all claims and empty disks.
     promised: u64,
 }
 
 impl Pool {
-    /// What is left for other claims where so many percent of the capacity may be promised.
+    /// What is left for others where so many percent of the capacity may be promised.
     fn left(self, percent: u64) -> u64 {
         let most = u128::from(self.capacity) * u128::from(percent) / 100;
         u64::try_from(most).unwrap_or(u64::MAX).saturating_sub(self.promised)
     }
+
+    /// Adds a disk of a size, of which some may be written.
+    fn add(&mut self, size: u64, occupied: u64) {
+        self.capacity = self.capacity.saturating_add(occupied);
+        // What is written beyond the size, such as the metadata of an image, is gone as well.
+        self.promised = self.promised.saturating_add(size.max(occupied));
+    }
+}
+
+/// The empty disks of VMs, which may be written up to their capacities: by their paths, on any file system.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EmptyDisks(Arc<Mutex<BTreeMap<PathBuf, EmptyDisk>>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct EmptyDisk {
+    capacity: u64,
+    /// Its file exists. Later, one without a file is gone with its VM.
+    is_made: bool,
+}
+
+impl EmptyDisks {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<PathBuf, EmptyDisk>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The capacity of an empty disk that is about to be made. It is given back when this is dropped, unless the disk was made.
+#[derive(Debug)]
+pub struct Reservation {
+    disks: EmptyDisks,
+    path: PathBuf,
+}
+
+impl Reservation {
+    /// The disk was made: the capacity is its own as long as its file exists.
+    pub fn keep(self) {
+        if let Some(disk) = self.disks.known().get_mut(&self.path) {
+            disk.is_made = true;
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut known = self.disks.known();
+        if known.get(&self.path).is_some_and(|disk| !disk.is_made) {
+            known.remove(&self.path);
+        }
+    }
 }
 
 impl Claims {
-    /// The same, of which this percentage of the pool may be promised to claims.
+    /// The same, of which this percentage of the pool may be promised.
     #[must_use]
     pub fn overcommit(self, percent: u64) -> Self {
         Self { overcommit: percent, ..self }
@@ -55,26 +106,32 @@ impl Claims {
 
     /// Checks whether a claim may have so many bytes more.
     pub(super) fn reserve(&self, path: &Path, more: u64) -> Result<(), VolumeError> {
-        let pool = self.pool().map_err(|source| VolumeError::Open { path: self.root.clone(), source })?;
+        let open = |source| VolumeError::Open { path: self.root.clone(), source };
+        let pool = self.pool(&self.root, &mut self.empty_disks.known()).map_err(open)?;
         self.fits(path, &pool, more)
     }
 
-    /// Checks whether a disk that is not a claim's, and is about to be made, may have so many bytes: what is free on its file
-    /// system, less what is promised to claims there and not written yet. Blocks.
+    /// Checks whether an empty disk that is about to be made may have so many bytes: what is free on its file system, less
+    /// what is promised to claims and other empty disks there and not written yet. It is promised from then on. Blocks.
     ///
     /// # Errors
     /// When it may not, or its directory is not there.
-    pub fn admit_disk(&self, path: &Path, bytes: u64) -> Result<(), VolumeError> {
+    pub fn admit_disk(&self, path: &Path, bytes: u64) -> Result<Reservation, VolumeError> {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let open = |source| VolumeError::Open { path: path.to_owned(), source };
-        let device = fs::metadata(directory).map_err(open)?.dev();
-        // A node without claims has no directory of theirs.
-        if fs::metadata(&self.root).is_ok_and(|root| root.dev() == device) {
-            return self.reserve(path, bytes);
-        }
-        let stat = statvfs(directory).map_err(|errno| open(errno.into()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        self.fits(path, &Pool { capacity: free, promised: 0 }, bytes)
+        // Two that start at a time do not get the same bytes.
+        let mut known = self.empty_disks.known();
+        known.remove(path);
+        let pool = self.pool(directory, &mut known).map_err(open)?;
+        self.fits(path, &pool, bytes)?;
+        known.insert(path.to_owned(), EmptyDisk { capacity: bytes, is_made: false });
+        Ok(Reservation { disks: self.empty_disks.clone(), path: path.to_owned() })
+    }
+
+    /// Counts an empty disk that was made before, whatever space there is.
+    pub fn promise_disk(&self, path: &Path, bytes: u64) {
+        let disk = EmptyDisk { capacity: bytes, is_made: true };
+        self.empty_disks.known().insert(path.to_owned(), disk);
     }
 
     fn fits(&self, path: &Path, pool: &Pool, more: u64) -> Result<(), VolumeError> {
@@ -92,22 +149,44 @@ impl Claims {
         })
     }
 
-    fn pool(&self) -> io::Result<Pool> {
-        let stat = statvfs(&self.root)?;
-        let (mut taken, mut promised) = (0_u64, 0_u64);
+    /// The pool of the file system that a directory is on. Forgets the empty disks that are gone.
+    fn pool(&self, directory: &Path, disks: &mut BTreeMap<PathBuf, EmptyDisk>) -> io::Result<Pool> {
+        let device = fs::metadata(directory)?.dev();
+        let stat = statvfs(directory)?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let mut pool = Pool { capacity: free, promised: 0 };
+        // A node without claims has no directory of theirs.
+        if fs::metadata(&self.root).is_ok_and(|root| root.dev() == device) {
+            self.add_claims(&mut pool)?;
+        }
+        disks.retain(|path, disk| {
+            let found = fs::symlink_metadata(path);
+            let (its_device, occupied) = match (&found, disk.is_made) {
+                (Ok(file), _) => (Some(file.dev()), file.blocks().saturating_mul(BLOCK)),
+                (Err(_), true) => return false,
+                // Its directory is where it will be.
+                (Err(_), false) => (path.parent().and_then(|at| Some(fs::metadata(at).ok()?.dev())), 0),
+            };
+            if its_device == Some(device) {
+                pool.add(disk.capacity, occupied);
+            }
+            true
+        });
+        Ok(pool)
+    }
+
+    fn add_claims(&self, pool: &mut Pool) -> io::Result<()> {
         for namespace in directories(&self.root)? {
             for claim in directories(&namespace)? {
                 // A claim that is removed meanwhile promises nothing.
                 if let Ok(disk) = fs::symlink_metadata(claim.join(DISK)) {
-                    let occupied = disk.blocks().saturating_mul(BLOCK).saturating_add(dumped(&claim));
-                    taken = taken.saturating_add(occupied);
                     // The disk of a claim that is written to and dumped to takes its size, and the dump comes on top.
-                    promised = promised.saturating_add(disk.len().max(occupied));
+                    let occupied = disk.blocks().saturating_mul(BLOCK).saturating_add(dumped(&claim));
+                    pool.add(disk.len(), occupied);
                 }
             }
         }
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        Ok(Pool { capacity: free.saturating_add(taken), promised })
+        Ok(())
     }
 }
 
@@ -162,25 +241,95 @@ mod tests {
         }
     }
 
-    #[test]
-    fn claims_share_their_file_system_without_silent_overcommit() {
+    /// One of 64 MiB.
+    fn small() -> Option<Small> {
         let small = Small(tempfile::tempdir().unwrap());
         let mount = ["-t", "tmpfs", "-o", "size=64m", "tmpfs"];
-        if !Command::new("mount")
-            .args(mount)
-            .arg(small.0.path())
-            .status()
-            .is_ok_and(|status| status.success())
-        {
+        let mounted = Command::new("mount").args(mount).arg(small.0.path()).status();
+        if !mounted.is_ok_and(|status| status.success()) {
             eprintln!("SKIPPED: this test may not mount file systems");
-            return;
+            return None;
         }
+        Some(small)
+    }
+
+    #[test]
+    fn a_disk_adds_what_it_may_have_and_what_it_has() {
+        let mut pool = Pool { capacity: 100, promised: 0 };
+        pool.add(50, 20);
+        assert_eq!(pool, Pool { capacity: 120, promised: 50 });
+        assert_eq!(pool.left(100), 70, "of 100 free bytes, 30 are still to be written");
+        pool.add(10, 15);
+        assert_eq!(pool, Pool { capacity: 135, promised: 65 }, "written beyond its size");
+        pool.add(u64::MAX, 0);
+        assert_eq!((pool.promised, pool.left(100)), (u64::MAX, 0));
+    }
+
+    fn full(result: Result<impl fmt::Debug, VolumeError>) -> (u64, u64) {
+        match result {
+            Err(VolumeError::PoolFull { left: Size(left), promised: Size(promised), .. }) => {
+                (left / MIB, promised / MIB)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_empty_disk_stays_promised_until_it_is_gone() {
+        let Some(small) = small() else { return };
+        let claims = Claims::below(small.0.path().join("claims"), ImageReader::InProcess);
+        let at = |name: &str| small.0.path().join(name);
+        let reserved = claims.admit_disk(&at("one"), 40 * MIB).unwrap();
+        // Before its file is made, too, and not when it is not made after all.
+        assert_eq!(full(claims.admit_disk(&at("two"), 30 * MIB)), (24, 40));
+        drop(reserved);
+        drop(claims.admit_disk(&at("two"), 30 * MIB).unwrap());
+        let reserved = claims.admit_disk(&at("one"), 40 * MIB).unwrap();
+        fs::write(at("one"), "header").unwrap();
+        reserved.keep();
+        // Other empty disks and claims get what is left; what was written counts once.
+        assert_eq!(full(claims.clone().admit_disk(&at("two"), 30 * MIB)), (24, 40));
+        assert_eq!(full(claims.provide("a", "claim", 30 * MIB)), (24, 40));
+        fs::write(at("one"), vec![7; usize::try_from(8 * MIB).unwrap()]).unwrap();
+        claims.provide("a", "claim", 20 * MIB).unwrap();
+        assert_eq!(full(claims.provide("a", "claim", 30 * MIB)), (4, 60));
+        // A disk of another file system takes nothing here.
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("other"), "header").unwrap();
+        claims.promise_disk(&elsewhere.path().join("other"), 1 << 50);
+        claims.provide("a", "claim", 24 * MIB).unwrap();
+        // One that is gone is not promised any longer.
+        fs::remove_file(at("one")).unwrap();
+        claims.provide("b", "claim", 40 * MIB).unwrap();
+        assert_eq!(claims.empty_disks.known().len(), 1, "the other one");
+    }
+
+    #[test]
+    fn a_disk_of_a_guest_that_runs_is_promised_after_a_restart() {
+        let Some(small) = small() else { return };
+        let claims = Claims::below(small.0.path().to_owned(), ImageReader::InProcess);
+        let at = small.0.path().join("scratch.qcow2");
+        fs::write(&at, "header").unwrap();
+        claims.provide("a", "before", 30 * MIB).unwrap();
+        claims.promise_disk(&at, 60 * MIB);
+        claims.promise_disk(&at, 60 * MIB);
+        assert_eq!(
+            full(claims.provide("a", "after", MIB)),
+            (0, 90),
+            "once, also where too much was promised"
+        );
+    }
+
+    #[test]
+    fn claims_share_their_file_system_without_silent_overcommit() {
+        let Some(small) = small() else { return };
         let claims = Claims::below(small.0.path().to_owned(), ImageReader::InProcess);
         claims.provide("a", "one", 40 * MIB).unwrap();
         let full = claims.provide("b", "two", 40 * MIB).unwrap_err();
         assert!(
-            full.to_string()
-                .contains("needs 40 MiB, and 24 MiB are free of 64 MiB: 40 MiB are promised to claims"),
+            full.to_string().contains(
+                "needs 40 MiB, and 24 MiB are free of 64 MiB: 40 MiB are promised to claims and empty disks"
+            ),
             "{full}"
         );
         claims.provide("b", "two", 20 * MIB).unwrap();
@@ -197,9 +346,9 @@ mod tests {
         );
         let elsewhere = tempfile::tempdir().unwrap();
         let claimless = Claims::below(elsewhere.path().join("claims"), ImageReader::InProcess);
-        claimless.admit_disk(&disk, 48 * MIB).unwrap();
+        drop(claimless.admit_disk(&disk, 48 * MIB).unwrap());
         assert!(claimless.admit_disk(&disk, 80 * MIB).is_err(), "8 of 64 MiB are written");
-        claimless.overcommit(200).admit_disk(&disk, 80 * MIB).unwrap();
+        drop(claimless.overcommit(200).admit_disk(&disk, 80 * MIB).unwrap());
         // An administrator may promise more.
         let generous = claims.clone().overcommit(200);
         generous.provide("c", "three", 60 * MIB).unwrap();

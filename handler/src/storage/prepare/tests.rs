@@ -124,7 +124,7 @@ async fn disks_are_where_their_space_is_counted_and_images_are_held_beside_their
 }
 
 #[tokio::test]
-async fn an_empty_disk_gets_what_is_not_promised_to_claims() {
+async fn an_empty_disk_gets_what_is_not_promised() {
     let built = built();
     let dir = built.path();
     let vm = vm(&spec(&dir.join("layout"), &dir.join("data.img")).replace("3Mi", "16Ti"));
