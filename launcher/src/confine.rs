@@ -36,14 +36,33 @@ const KEPT_VARIABLES: [&str; 7] = [
 const FILE_VARIABLES: [&str; 3] = ["VIREO_BIOS", "VIREO_EFI_CODE", "VIREO_EFI_VARIABLES"];
 
 /// The limits of the launcher and of what it starts.
-const LIMITS: [(Resource, u64); 4] = [
-    // A core would have the guest's memory.
-    (Resource::Core, 0),
-    // Processes and threads: vCPUs, workers of disks and viewers are hundreds at most.
-    (Resource::Nproc, 4096),
-    // Locked bytes: the rings of asynchronous I/O, on kernels before 5.12.
-    (Resource::Memlock, 64 << 20),
-    (Resource::Msgqueue, 0),
+const LIMITS: [Limit; 4] = [
+    Limit { resource: Resource::Core, most: 0, reason: "a core would have the guest's memory" },
+    Limit {
+        resource: Resource::Nproc,
+        most: 4096,
+        reason: "processes and threads: vCPUs, workers of disks and viewers are hundreds at most",
+    },
+    Limit {
+        resource: Resource::Memlock,
+        most: 64 << 20,
+        reason: "locked bytes: the rings of asynchronous I/O, on kernels before 5.12",
+    },
+    Limit { resource: Resource::Msgqueue, most: 0, reason: "no message queues are used" },
+];
+
+/// A limit of setrlimit(2).
+struct Limit {
+    resource: Resource,
+    most: u64,
+    reason: &'static str,
+}
+
+/// The namespaces that it makes, with the node agent's before it: that of process IDs and that of the VM's network.
+const NAMESPACES: [(UnshareFlags, &str); 3] = [
+    (UnshareFlags::NEWNS, "mounts: it sees the files below"),
+    (UnshareFlags::NEWIPC, "message queues and shared memory of System V and POSIX"),
+    (UnshareFlags::NEWUTS, "host name"),
 ];
 
 /// How a launcher is confined.
@@ -123,7 +142,8 @@ fn confine(confinement: &Confinement) -> Result<Command, ConfineError> {
     let node = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(ConfineError::of("open the root directory of the node"))?;
     change_root(&confinement.directory, &confinement.sockets, &shown)?;
-    vireo_privileges::limit(&LIMITS).map_err(ConfineError::of("set resource limits"))?;
+    vireo_privileges::limit(&LIMITS.map(|limit| (limit.resource, limit.most)))
+        .map_err(ConfineError::of("set resource limits"))?;
     vireo_privileges::give_up(Some(confinement.user), Unprivileged::Fails)
         .map_err(ConfineError::of("give up privileges"))?;
     landlock::restrict([&*confinement.directory], Some(node.as_fd()))
@@ -163,10 +183,13 @@ fn environment() -> io::Result<Vec<(&'static str, OsString)>> {
 }
 
 fn unshare() -> Result<(), Errno> {
-    let flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    let flags = NAMESPACES.into_iter().fold(UnshareFlags::empty(), |flags, (flag, _)| flags | flag);
     // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
     #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
     unsafe {
         unshare_unsafe(flags)
     }
 }
+
+#[cfg(test)]
+mod page;

@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use tracing::warn;
 use vireo_privileges::landlock::{LandlockError, Rights, Rules, can_move_files};
 
-/// Where the devices are that a launcher sees.
-const DEVICES: &str = "/dev";
+/// What every launcher may do in directories that it sees, and below them.
+pub(crate) const RULES: [(&str, Rights); 2] = [
+    ("/", Rights::ReadAndExecute),
+    // Where the devices are.
+    ("/dev", Rights::Device),
+];
 
 /// Restricts this thread and what it starts: it reads and executes what it sees, and writes in these directories. Returns
 /// whether the kernel has landlock.
@@ -24,9 +28,10 @@ pub fn restrict<'d>(
     writable: impl IntoIterator<Item = &'d Path>,
     node: Option<BorrowedFd<'_>>,
 ) -> Result<bool, LandlockError> {
-    let mut rules = Rules::new()?
-        .beneath(Path::new("/"), Rights::ReadAndExecute)?
-        .beneath(Path::new(DEVICES), Rights::Device)?;
+    let mut rules = Rules::new()?;
+    for (directory, rights) in RULES {
+        rules = rules.beneath(Path::new(directory), rights)?;
+    }
     if let Some(node) = node {
         rules = rules.file(node, Rights::Read)?;
     }

@@ -14,7 +14,7 @@ use rustix::mount::{
 use rustix::process::{chdir, chroot, pivot_root};
 
 /// Programs, libraries and firmware of the system, where the loader finds them.
-const SYSTEM: [&str; 12] = [
+pub const SYSTEM: [&str; 12] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -32,7 +32,7 @@ const SYSTEM: [&str; 12] = [
     "/gnu/store",
 ];
 /// Devices without state. KVM and taps are passed open.
-const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+pub const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 /// The root has mount points and links alone.
 const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=8m,nr_inodes=1k";
 
