@@ -16,10 +16,21 @@ pub(crate) enum Contender {
     Launcher,
     /// What both are compared with.
     Qemu,
+    /// The launcher as root, without filters of its system calls.
+    Bare,
+    /// The launcher as the node agent isolates it.
+    Isolated,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 3] = [Self::Vmm, Self::Launcher, Self::Qemu];
+    pub(crate) const ALL: [Self; 5] = [Self::Vmm, Self::Launcher, Self::Qemu, Self::Bare, Self::Isolated];
+    /// Those that run unless others are asked for.
+    pub(crate) const USUAL: [Self; 3] = [Self::Vmm, Self::Launcher, Self::Qemu];
+
+    /// Whether it is the whole launcher.
+    pub(crate) fn is_launcher(self) -> bool {
+        matches!(self, Self::Launcher | Self::Bare | Self::Isolated)
+    }
 
     /// The command whose serial line is its standard input and output; `None` for the launcher, which gets a request.
     pub(crate) fn command(self, plan: &Plan) -> Option<Vec<String>> {
@@ -28,7 +39,7 @@ impl Contender {
             Self::Qemu => {
                 "qemu-system-x86_64 -accel kvm -cpu host -nodefaults -display none -serial stdio -smp 1 -device virtio-rng-pci"
             }
-            Self::Launcher => return None,
+            Self::Launcher | Self::Bare | Self::Isolated => return None,
         };
         let started = match (self, plan.start) {
             (Self::Vmm, Start::Kernel { .. }) => {
@@ -55,7 +66,7 @@ impl Contender {
         };
         let memory = match self {
             Self::Qemu => format!("-m {}", plan.memory_mib),
-            Self::Vmm | Self::Launcher => format!("--memory {}M", plan.memory_mib),
+            _ => format!("--memory {}M", plan.memory_mib),
         };
         let line = format!("{fixed} {memory} {started}");
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
@@ -72,6 +83,8 @@ impl fmt::Display for Contender {
             Self::Vmm => "vmm",
             Self::Launcher => "launcher",
             Self::Qemu => "qemu",
+            Self::Bare => "bare",
+            Self::Isolated => "isolated",
         })
     }
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::contender::Contender;
+use crate::isolation;
 use crate::launcher;
 use crate::report::Sample;
 use crate::start::Start;
@@ -32,7 +33,7 @@ impl Default for Plan {
             start: Start::Kernel { full: false },
             memory_mib: 256,
             command_line: "console=ttyS0 quiet panic=-1".to_owned(),
-            contenders: Contender::ALL.to_vec(),
+            contenders: Contender::USUAL.to_vec(),
         }
     }
 }
@@ -79,6 +80,12 @@ impl Plan {
 
 /// Runs the iterations, after one that only warms the host's caches; a sample a line on standard output.
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    if plan.contenders.contains(&Contender::Isolated) {
+        if !plan.start.takes_leave() {
+            return Err("isolated is measured with kernels alone: --start cloud or full".into());
+        }
+        isolation::prepare()?;
+    }
     for round in 0..=plan.runs {
         for contender in &plan.contenders {
             plan.start.prepare()?;
@@ -106,7 +113,7 @@ fn overwrite_free_memory() -> Result<(), Error> {
 }
 
 fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
-    let Some(words) = contender.command(plan) else { return launcher::measure(plan) };
+    let Some(words) = contender.command(plan) else { return launcher::measure(contender, plan) };
     let (program, arguments) = words.split_first().ok_or("an empty command")?;
     let start = Instant::now();
     let mut child =
@@ -115,7 +122,7 @@ fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
     let result = wait_for_mark(output, start, plan.start.mark()).and_then(|elapsed| {
         let ram = match contender {
             Contender::Qemu => Ram::Anonymous { bytes: u64::from(plan.memory_mib) << 20 },
-            Contender::Vmm | Contender::Launcher => Ram::Ours,
+            _ => Ram::Ours,
         };
         let kib = memory::beside(child.id(), ram)?;
         if plan.start.takes_leave() {

@@ -1,12 +1,14 @@
 //! The whole launcher: started, sent a launch request over gRPC, watched over its console socket.
 
 use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tonic::transport::{Channel, Endpoint};
+use vireo_proto::files::{self, FILES_SOCKET};
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     Bios, Cpu, Disk, DiskSource, DismissRequest, Efi, Firmware, HelloRequest, HypervisorChoice, Identity,
@@ -17,6 +19,7 @@ use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSI
 use crate::Error;
 use crate::contender::Contender;
 use crate::inside::{Plan, end, wait_for_mark};
+use crate::isolation::{self, Isolated};
 use crate::report::Sample;
 use crate::start::{DISK, Start, VARIABLES};
 use vireo_tests::installed::Firmware as Kind;
@@ -25,19 +28,47 @@ use vireo_tests::memory::{self, Ram};
 /// A process's start, up to its socket.
 const READY: Duration = Duration::from_secs(10);
 
-pub(crate) fn measure(plan: &Plan) -> Result<Sample, Error> {
+pub(crate) fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
     let directory = tempfile::tempdir()?;
+    let directory = directory.path();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
-    let mut child = spawn(directory.path())?;
-    let result = runtime.block_on(session(plan, directory.path(), &child, start));
-    end(&mut child, result.is_ok() && plan.start.takes_leave())?;
-    result
+    let run = |contender, sockets: &Path, child: &mut Child| {
+        let vm = Vm { contender, directory, sockets, pid: child.id() };
+        let result = runtime.block_on(session(plan, &vm, start));
+        end(child, result.is_ok() && plan.start.takes_leave())?;
+        result
+    };
+    match contender {
+        Contender::Isolated => {
+            let mut isolated = Isolated::spawn(directory)?;
+            let result = run(contender, &isolation::sockets(directory), &mut isolated.child);
+            isolated.remove()?;
+            result
+        }
+        Contender::Bare => run(contender, directory, &mut spawn_with(directory, &["--seccomp", "off"])?),
+        _ => run(contender, directory, &mut spawn(directory)?),
+    }
+}
+
+/// A launcher that was started.
+struct Vm<'a> {
+    contender: Contender,
+    /// Where it sees its sockets.
+    directory: &'a Path,
+    /// Where they are.
+    sockets: &'a Path,
+    pid: u32,
 }
 
 /// Starts a launcher with its sockets in `directory`.
 pub(crate) fn spawn(directory: &Path) -> std::io::Result<Child> {
+    spawn_with(directory, &[])
+}
+
+fn spawn_with(directory: &Path, options: &[&str]) -> std::io::Result<Child> {
     Command::new("/in/virt-launcher")
+        .args(options)
         .arg("--socket")
         .arg(directory.join(LAUNCHER_SOCKET))
         .args(["--bios", "/in/bios", "--efi-code", "/in/efi-code", "--efi-variables", "/in/efi-variables"])
@@ -52,8 +83,19 @@ pub(crate) async fn launch(
     start: Instant,
     request: LaunchRequest,
 ) -> Result<(LauncherClient<Channel>, UnixStream), Error> {
+    launch_with(directory, start, request, &[]).await
+}
+
+/// The same, after it was passed open files.
+async fn launch_with(
+    directory: &Path,
+    start: Instant,
+    request: LaunchRequest,
+    files: &[(String, OwnedFd)],
+) -> Result<(LauncherClient<Channel>, UnixStream), Error> {
     let mut client = connect(&directory.join(LAUNCHER_SOCKET), start).await?;
     client.hello(HelloRequest { version: Some(VERSION) }).await?;
+    files::pass(&directory.join(FILES_SOCKET), files)?;
     let response = client.launch(request).await?.into_inner();
     if let Some(fault) = response.fault {
         return Err(format!("refused: {} {}", fault.field, fault.detail).into());
@@ -64,16 +106,17 @@ pub(crate) async fn launch(
     Ok((client, console))
 }
 
-async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -> Result<Sample, Error> {
-    let (mut client, console) = launch(directory, start, request(plan, directory)).await?;
+async fn session(plan: &Plan, vm: &Vm<'_>, start: Instant) -> Result<Sample, Error> {
+    let files = if vm.contender == Contender::Isolated { isolation::files()? } else { Vec::new() };
+    let (mut client, console) = launch_with(vm.sockets, start, request(plan, vm.directory), &files).await?;
     let reader = console.try_clone()?;
     let mark = plan.start.mark();
     let waiting = tokio::task::spawn_blocking(move || {
         wait_for_mark(reader, start, mark).map_err(|error| error.to_string())
     });
     let elapsed = waiting.await??;
-    let kib = memory::beside(child.id(), Ram::Ours)?;
-    let sample = Sample { contender: Contender::Launcher, millis: elapsed.as_secs_f64() * 1e3, kib };
+    let kib = memory::beside(vm.pid, Ram::Ours)?;
+    let sample = Sample { contender: vm.contender, millis: elapsed.as_secs_f64() * 1e3, kib };
     if !plan.start.takes_leave() {
         return Ok(sample);
     }

@@ -5,6 +5,7 @@
 mod contender;
 mod inside;
 mod io;
+mod isolation;
 mod launcher;
 mod net;
 mod report;
@@ -24,7 +25,8 @@ use self::inside::Plan;
 use self::report::Sample;
 
 const USAGE: &str = "\
-usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu] [--cmdline TEXT]
+usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu,bare,isolated]
+                  [--cmdline TEXT]
        bench io [--rounds N] [--seconds N] [--only vmm,launcher,qemu-direct,qemu-cached] [--stores warm,cold,null,qcow2]
                 [--host-cpus N]
        bench net [--rounds N] [--seconds N] [--only vmm,vmm-vhost,qemu,qemu-vhost] [--queues 1,2] [--host-cpus N] [--other FILE]
@@ -34,6 +36,8 @@ boot measures starts in one nested host, a round of all contenders after the oth
   --start    cloud (default) or full: a kernel of Debian's; bios or efi: the guest image's disk by its firmware,
              up to its login prompt
   --memory   RAM of the guest in MiB (default 256)
+  --only     what runs the guest (default vmm,launcher,qemu); bare is the launcher as root without filters, isolated
+             the launcher as the node agent starts it; with both, what isolation adds is printed
   --cmdline  kernel command line (default \"console=ttyS0 quiet panic=-1\")
 
 io measures requests to a disk in one nested host, a round of all stores and monitors after the other, and prints the
@@ -132,7 +136,7 @@ fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Erro
     if plan.contenders.contains(&Contender::Vmm) {
         builder = builder.file(program("vmm"));
     }
-    if plan.contenders.contains(&Contender::Launcher) {
+    if plan.contenders.iter().any(|contender| contender.is_launcher()) {
         builder = builder.file(program("virt-launcher"));
     }
     Ok(plan.start.provide(builder, scratch)?.start()?)

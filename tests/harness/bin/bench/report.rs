@@ -40,7 +40,24 @@ pub(crate) fn table(samples: &[Sample]) -> String {
             "{contender:<11} {runs:>4}   {times:<32} {time_ratio:>8}   {mib:>12.1} MiB   {memory_ratio:>7}"
         );
     }
+    text.push_str(&isolation(samples).unwrap_or_default());
     text
+}
+
+/// What isolation adds, round by round, where launchers with and without it were measured.
+fn isolation(samples: &[Sample]) -> Option<String> {
+    let of = |contender| samples.iter().filter(move |sample| sample.contender == contender);
+    let rounds: Vec<_> = of(Contender::Bare).zip(of(Contender::Isolated)).collect();
+    let differences = || rounds.iter().map(|(bare, isolated)| isolated.millis - bare.millis);
+    let millis = median(differences().collect())?;
+    let ratio = median(rounds.iter().map(|(bare, isolated)| isolated.millis / bare.millis).collect())?;
+    let memory = rounds.iter().map(|(bare, isolated)| (isolated.kib as f64 - bare.kib as f64) / 1024.0);
+    let mib = median(memory.collect())?;
+    let low = differences().fold(f64::INFINITY, f64::min);
+    let high = differences().fold(f64::NEG_INFINITY, f64::max);
+    Some(format!(
+        "isolation adds {millis:.1} ms ({low:.1} to {high:.1}), {ratio:.3} of the start without it, and {mib:.1} MiB\n"
+    ))
 }
 
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -63,6 +80,22 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median(Vec::new()), None);
+    }
+
+    #[test]
+    fn isolation_is_compared_round_by_round() {
+        let sample = |contender, millis, kib| Sample { contender, millis, kib };
+        let mut samples = vec![sample(Contender::Bare, 1000.0, 5120)];
+        assert_eq!(isolation(&samples), None);
+        samples.push(sample(Contender::Isolated, 1010.0, 5632));
+        samples.extend([sample(Contender::Bare, 2000.0, 5120), sample(Contender::Isolated, 1998.0, 5632)]);
+        samples.extend([sample(Contender::Bare, 1000.0, 5120), sample(Contender::Isolated, 1008.0, 5632)]);
+        let text = isolation(&samples).unwrap();
+        assert_eq!(
+            text,
+            "isolation adds 8.0 ms (-2.0 to 10.0), 1.008 of the start without it, and 0.5 MiB\n"
+        );
+        assert!(table(&samples).ends_with(&text));
     }
 
     #[test]
