@@ -40,6 +40,9 @@ pub enum IsoError {
     /// The file system.
     #[error("cannot lay out the disk")]
     Layout(#[source] hadris_iso::write::Error),
+    /// Names that cannot be on a disk together.
+    #[error("the disk cannot have names as long as those in {0:?} beside each other: choose a shorter one")]
+    Names(String),
     /// The file.
     #[error("cannot write the disk {path}")]
     Write {
@@ -55,7 +58,15 @@ pub enum IsoError {
 /// # Errors
 /// When it cannot be made or written. Nothing half-made is left.
 pub fn write(at: &Path, label: &str, files: &[File]) -> Result<(), IsoError> {
-    let image = image(label, files).map_err(IsoError::Layout)?;
+    let has_times =
+        [true, false].into_iter().find(|times| !files.iter().any(|file| fills_record(&file.path, *times)));
+    let Some(has_times) = has_times else {
+        let fills = |file: &&File| fills_record(&file.path, false);
+        return Err(IsoError::Names(
+            files.iter().find(fills).map(|file| file.path.clone()).unwrap_or_default(),
+        ));
+    };
+    let image = image(label, files, has_times).map_err(IsoError::Layout)?;
     let partial = at.with_extension("partial");
     write_private(&partial, &image).and_then(|()| fs::rename(&partial, at)).map_err(|source| {
         // Remove a partial file, if there is one.
@@ -71,7 +82,21 @@ fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(content)
 }
 
-fn image(label: &str, files: &[File]) -> Result<Vec<u8>, hadris_iso::write::Error> {
+/// Directories deeper than this are moved to another one (ECMA-119, section 6.8.2.1), which their records mention.
+const DEEPEST: usize = 7;
+
+/// Whether a name of a path may fill a directory record to its last byte, or the one before. Such a record has 256 bytes, one
+/// more than its length can say, and `hadris-iso` 2.5 panics. With Rock Ridge's times or without, names of other lengths do.
+fn fills_record(path: &str, has_times: bool) -> bool {
+    // 256 bytes less 36 to 48 before the system use, and in that 49 beside the name (PX and NM), and 19 of times (TF).
+    let (shortest, longest) = if has_times { (139, 152) } else { (158, 171) };
+    let steps: Vec<&str> = path.split('/').collect();
+    // CL and RE of a directory that is moved.
+    let moved = if steps.len() > DEEPEST { 16 } else { 0 };
+    steps.iter().any(|step| (shortest - moved..=longest).contains(&step.len()))
+}
+
+fn image(label: &str, files: &[File], has_times: bool) -> Result<Vec<u8>, hadris_iso::write::Error> {
     let mut root = Vec::new();
     for File { path, content } in files {
         insert(&mut root, path, content);
@@ -84,7 +109,7 @@ fn image(label: &str, files: &[File]) -> Result<Vec<u8>, hadris_iso::write::Erro
         features: CreationFeatures {
             filenames: BaseIsoLevel::Level1 { supports_lowercase: true, supports_rrip: true },
             joliet: Some(JolietLevel::Level3),
-            rock_ridge: Some(RripOptions::default()),
+            rock_ridge: Some(RripOptions { preserve_timestamps: has_times, ..RripOptions::default() }),
             ..CreationFeatures::default()
         },
         system_id: None,
@@ -154,6 +179,26 @@ mod tests {
         for name in &names[..4] {
             assert!(joliet.lines().any(|line| line == format!("/{name}")), "{name} is not in {joliet}");
         }
+    }
+
+    #[test]
+    fn names_of_every_length_are_on_a_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("files.iso");
+        for length in 1..=253 {
+            let name = "n".repeat(length);
+            let dotted = format!("{}.d", "n".repeat(length.max(3) - 2));
+            for path in [&name, &dotted, &format!("{name}/x"), &format!(".{name}")] {
+                write(&at, "files", &[File::new(path, "x")]).unwrap();
+            }
+            // A directory that is moved may have two kinds of record.
+            let deep = write(&at, "files", &[File::new(format!("a/b/c/d/e/f/g/h/{name}/x"), "x")]);
+            assert_eq!(deep.is_err(), (142..=152).contains(&length), "{length}: {deep:?}");
+        }
+        // Both kinds of image would have a record of 256 bytes.
+        let both = [File::new("n".repeat(144), "x"), File::new("m".repeat(163), "x")];
+        let error = write(&at, "files", &both).unwrap_err();
+        assert!(matches!(error, IsoError::Names(_)), "{error}");
     }
 
     #[test]
