@@ -1,6 +1,7 @@
 //! What the guest agent adds to the status. It does not change what the node knows: the guest cannot set the address
 //! at which it is reached, which is that on the network of its Pod.
 
+use super::interfaces::add_source;
 use vireo_api::names::PRIMARY_POD_INTERFACE;
 use vireo_api::v1::{GuestOsInfo, InterfaceStatus, VirtualMachineInstanceStatus as Status};
 use vireo_proto::launcher::{Agent, GuestInterface, GuestOs};
@@ -18,12 +19,14 @@ pub(super) fn apply(status: &mut Status, agent: Option<&Agent>) {
     status.guest_os_info = agent.and_then(|agent| agent.os.as_ref()).map(os).unwrap_or_default();
     let is_frozen = agent.is_some_and(|agent| agent.freeze_status == FROZEN);
     status.fs_freeze_status = if is_frozen { FROZEN.to_owned() } else { String::new() };
+    // Of a VMI whose spec cannot be read, the others stay in the status.
+    status.interfaces.retain(|interface| interface.info_source != SOURCE);
     let Some(agent) = agent else { return };
     for interface in &mut status.interfaces {
         let same = |nic: &&GuestInterface| nic.mac.eq_ignore_ascii_case(&interface.mac);
         if let Some(nic) = agent.interfaces.iter().find(same) {
             interface.interface_name.clone_from(&nic.name);
-            interface.info_source = format!("{}, {SOURCE}", interface.info_source);
+            add_source(&mut interface.info_source, SOURCE);
             // The network gave it none that the node knows. Where clients are connected to is not the guest's to say.
             if interface.ip_addresses.is_empty() && interface.pod_interface_name != PRIMARY_POD_INTERFACE {
                 interface.ip_addresses = nic.addresses.iter().take(ADDRESSES).cloned().collect();
@@ -116,6 +119,26 @@ mod tests {
         status.interfaces = vec![mine.clone()];
         apply(&mut status, None);
         assert_eq!(status, Status { interfaces: vec![mine], ..Status::default() });
+    }
+
+    #[test]
+    fn reports_do_not_accumulate_where_the_spec_cannot_be_read() {
+        let agent = |other: &str| {
+            let nic = |mac: &str| GuestInterface { mac: mac.to_owned(), ..GuestInterface::default() };
+            Agent { interfaces: vec![nic("02:00:00:00:00:01"), nic(other)], ..Agent::default() }
+        };
+        let mine = InterfaceStatus {
+            mac: "02:00:00:00:00:01".to_owned(),
+            info_source: "domain".to_owned(),
+            ..InterfaceStatus::default()
+        };
+        let mut status = Status { interfaces: vec![mine], ..Status::default() };
+        for number in 10..30 {
+            apply(&mut status, Some(&agent(&format!("02:00:00:00:00:{number}"))));
+        }
+        let sources: Vec<&str> = status.interfaces.iter().map(|one| one.info_source.as_str()).collect();
+        assert_eq!(sources, ["domain, guest-agent", "guest-agent"]);
+        assert_eq!(status.interfaces[1].mac, "02:00:00:00:00:29");
     }
 
     #[test]

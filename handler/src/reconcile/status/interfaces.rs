@@ -55,7 +55,15 @@ pub(crate) fn primary(interfaces: &[InterfaceStatus]) -> Option<&InterfaceStatus
 /// Notes which interfaces of the Pod Multus has reported.
 pub(super) fn note_multus(interfaces: &mut [InterfaceStatus], reported: &BTreeSet<String>) {
     for interface in interfaces.iter_mut().filter(|one| reported.contains(&one.pod_interface_name)) {
-        interface.info_source = format!("{}, {MULTUS}", interface.info_source);
+        add_source(&mut interface.info_source, MULTUS);
+    }
+}
+
+/// Adds a source of information to those of an interface, unless it is among them.
+pub(super) fn add_source(sources: &mut String, source: &str) {
+    if !sources.split(", ").any(|one| one == source) {
+        sources.push_str(", ");
+        sources.push_str(source);
     }
 }
 
