@@ -55,6 +55,7 @@ const LIMITS: [Limit; 4] = [
 struct Limit {
     resource: Resource,
     most: u64,
+    #[cfg_attr(not(test), expect(dead_code, reason = "the page of the process has it"))]
     reason: &'static str,
 }
 
