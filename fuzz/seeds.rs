@@ -8,7 +8,14 @@ fn main() -> ExitCode {
         eprintln!("usage: seeds DIRECTORY");
         return ExitCode::from(2);
     };
-    let seeds = [vireo_vmm::fuzzing::seeds(), vireo_importer::fuzzing::seeds(), vireo_fuzz::seeds()].concat();
+    let seeds = [
+        vireo_vmm::fuzzing::seeds(),
+        vireo_launcher::fuzzing::seeds(),
+        vireo_handler::fuzzing::seeds(),
+        vireo_importer::fuzzing::seeds(),
+        vireo_fuzz::seeds(),
+    ]
+    .concat();
     for (number, (target, seed)) in seeds.into_iter().enumerate() {
         let directory = directory.join(target);
         let written = std::fs::create_dir_all(&directory)

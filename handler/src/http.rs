@@ -28,6 +28,8 @@ use crate::manifests::{Key, Rejection};
 use crate::node::Node;
 use error::ApiError;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use agent::fuzz;
 pub use monitoring::monitoring_router;
 
 pub use vireo_client::metrics::METRICS;

@@ -9,6 +9,8 @@ pub mod command;
 mod console_log;
 pub mod devices;
 mod downward_metrics;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod heartbeat;
 pub mod http;
 pub mod inotify;

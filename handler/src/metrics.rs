@@ -27,6 +27,20 @@ use collect::VmiSample;
 pub(crate) use connections::{Connections, Endpoint};
 use phases::Phases;
 
+/// The metrics of a VM whose launcher answered this.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(
+    statistics: vireo_proto::launcher::Statistics,
+    of_agent: vireo_proto::launcher::AskAgentResponse,
+) {
+    let vireo_proto::launcher::AskAgentResponse { filesystems, load, .. } = of_agent;
+    let sample =
+        VmiSample { vmi: std::sync::Arc::default(), statistics: Some(statistics), filesystems, load };
+    let mut metric_set = MetricSet::default();
+    vmi::add(&mut metric_set, "node", &sample);
+    vireo_client::metrics::encode(metric_set, &[]).expect("text");
+}
+
 /// How many requests are served at once.
 const SCRAPES: usize = 3;
 

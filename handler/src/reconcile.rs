@@ -11,6 +11,8 @@ pub mod decide;
 mod desired;
 mod downward_metrics;
 mod end;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hotplug;
 mod limits;
 mod memory_dump;

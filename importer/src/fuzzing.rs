@@ -97,6 +97,11 @@ fn disk_of(image: &File) {
     }
 }
 
+/// A manifest or an index that a registry sends, and which image of an index is chosen.
+pub fn registry(script: &[u8]) {
+    crate::pull::fuzz(script);
+}
+
 /// Inputs to begin with.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let layer = seed_layer();
@@ -118,5 +123,71 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut qcow2 = b"QFI\xfb\0\0\0\x03".to_vec();
     qcow2.resize(104, 0);
     seeds.push(("disk_image", qcow2));
+    let descriptor = |kind: &str, size: u64| json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest_of(b"x"), "size": size});
+    let mut for_platform = descriptor("manifest.v1+json", 7);
+    if let Some(fields) = for_platform.as_object_mut() {
+        let platform = json!({"architecture": "amd64", "os": "linux", "os.version": "1", "variant": "v8"});
+        fields.insert("platform".to_owned(), platform);
+        fields.insert("annotations".to_owned(), json!({"a": "b"}));
+    }
+    let layers = [descriptor("layer.v1.tar+gzip", 1 << 40), descriptor("layer.v1.tar+zstd", u64::MAX)];
+    for document in [
+        json!({"schemaVersion": 2, "manifests": [descriptor("manifest.v1+json", 1), for_platform]}),
+        json!({"schemaVersion": 2, "config": descriptor("config.v1+json", 2), "layers": layers, "subject": layers[0]}),
+    ] {
+        seeds.push(("registry", document.to_string().into_bytes()));
+    }
     seeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every seed, and what becomes of it by small changes that are the same in each run.
+    #[test]
+    fn every_seed_and_its_neighbours_run() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usize::try_from(random >> 33).unwrap() % below.max(1)
+        };
+        let variants = std::env::var("VIREO_SEED_VARIANTS").map_or(500, |number| number.parse().unwrap());
+        for (target, seed) in seeds() {
+            let run: fn(&[u8]) = match target {
+                "oci_archive" => archive,
+                "oci_layer" => layer,
+                "disk_image" => disk,
+                "registry" => registry,
+                other => panic!("no target {other}"),
+            };
+            run(&seed);
+            for _ in 0..variants {
+                let mut changed = seed.clone();
+                for _ in 0..=next(4) {
+                    let at = next(changed.len());
+                    match next(5) {
+                        0 => changed.truncate(at),
+                        1 => changed.insert(at, u8::try_from(next(256)).unwrap()),
+                        2 => {
+                            let piece = changed[at..(at + next(40)).min(changed.len())].to_vec();
+                            changed.splice(at..at, piece);
+                        }
+                        _ => {
+                            if let Some(byte) = changed.get_mut(at) {
+                                *byte = if next(2) == 0 {
+                                    *byte ^ (1 << next(8))
+                                } else {
+                                    [0, 255, b'"', b'\n'][next(4)]
+                                };
+                            }
+                        }
+                    }
+                }
+                run(&changed);
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ mod blobs;
 mod convert;
 mod failure;
 mod format;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod layout;
 pub mod node_file;

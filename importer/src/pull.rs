@@ -107,10 +107,8 @@ async fn resolve(reference: &Reference, endpoints: &[Endpoint]) -> Result<String
         match read_document(registry, &bytes)? {
             Document::Manifest(_) => Ok(digest_of(&bytes)),
             Document::Index(index) => {
-                let chosen = index.manifests().iter().find(|one| is_for_this_platform(one));
-                let chosen = chosen.map(|one| one.digest().to_string());
                 let absent = || registry.invalid("it has no image for linux/amd64 by this name");
-                chosen.filter(|digest| hex_of(digest).is_some()).ok_or_else(absent)
+                chosen(&index).ok_or_else(absent)
             }
         }
     })
@@ -167,6 +165,12 @@ fn read_document(registry: &Registry, bytes: &[u8]) -> Result<Document, Failure>
     })
 }
 
+/// The digest of the manifest for this platform.
+fn chosen(index: &ImageIndex) -> Option<String> {
+    let chosen = index.manifests().iter().find(|one| is_for_this_platform(one))?.digest().to_string();
+    hex_of(&chosen).is_some().then_some(chosen)
+}
+
 fn is_for_this_platform(descriptor: &Descriptor) -> bool {
     descriptor.platform().as_ref().is_none_or(|platform| {
         platform.os().to_string() == "linux" && platform.architecture().to_string() == "amd64"
@@ -181,14 +185,7 @@ async fn download(
     say: &mut impl FnMut(Answer),
 ) -> Result<u64, Failure> {
     let layers = manifest.layers();
-    if layers.len() > MOST_LAYERS {
-        return Err(registry.invalid("the image has more than 128 layers"));
-    }
-    let total = layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.size()));
-    if total > target.most_bytes {
-        let message = format!("the image has {total} bytes, and may have {} here", target.most_bytes);
-        return Err(Failure::new(FailureKind::TooLarge, message));
-    }
+    let total = size(registry, manifest, target.most_bytes)?;
     let mut before = 0;
     for layer in layers {
         let digest = layer.digest().to_string();
@@ -199,6 +196,20 @@ async fn download(
         }
         before += layer.size();
         say(Answer::Progress { done: before, total });
+    }
+    Ok(total)
+}
+
+/// The bytes of all layers, which may be so many.
+fn size(registry: &Registry, manifest: &ImageManifest, most_bytes: u64) -> Result<u64, Failure> {
+    let layers = manifest.layers();
+    if layers.len() > MOST_LAYERS {
+        return Err(registry.invalid("the image has more than 128 layers"));
+    }
+    let total = layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.size()));
+    if total > most_bytes {
+        let message = format!("the image has {total} bytes, and may have {most_bytes} here");
+        return Err(Failure::new(FailureKind::TooLarge, message));
     }
     Ok(total)
 }
@@ -277,6 +288,49 @@ async fn receive(
         }
     }
     Ok(())
+}
+
+/// A document of a registry that is never asked.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    const MOST: u64 = 1 << 30;
+    let endpoint = Endpoint {
+        host: "127.0.0.1".to_owned(),
+        is_plain: true,
+        skip_verify: false,
+        authorities: None,
+        credentials: Vec::new(),
+    };
+    thread_local! {
+        static REGISTRY: std::cell::OnceCell<Registry> = const { std::cell::OnceCell::new() };
+    }
+    REGISTRY.with(|registry| {
+        let registry = registry.get_or_init(|| {
+            let reference: Reference = "127.0.0.1/name:tag".parse().expect("a reference");
+            // Fails only where there is one already.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            Registry::new(&reference, &endpoint, None).expect("a client")
+        });
+        match read_document(registry, bytes) {
+            Ok(Document::Index(index)) => {
+                let digest = chosen(&index);
+                assert!(digest.is_none_or(|digest| hex_of(&digest).is_some_and(|hex| hex.len() == 64)));
+            }
+            Ok(Document::Manifest(manifest)) => {
+                if size(registry, &manifest, MOST).is_ok() {
+                    let sum =
+                        manifest.layers().iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.size()));
+                    assert!(sum.is_some_and(|sum| sum <= MOST), "the sizes of layers overflow");
+                    let _ = manifest
+                        .layers()
+                        .iter()
+                        .filter(|layer| hex_of(layer.digest().as_ref()).is_some())
+                        .count();
+                }
+            }
+            Err(failure) => drop(format!("{failure:?}")),
+        }
+    });
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 mod credentials;
 pub mod exec;
 mod freeze;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod response;
 mod transport;
 

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use history::plain_text;
 pub use ring::{Read, Ring};
 pub use serve::{Greeting, serve};
 

@@ -21,6 +21,12 @@ use crate::agent::exec::End;
 use crate::fault::{Code, fault};
 use dns::Names;
 
+/// What a guest answers to a probe.
+#[cfg(any(test, fuzzing))]
+pub(crate) async fn fuzz(stream: tokio::io::DuplexStream) {
+    http::fuzz(stream).await;
+}
+
 /// Why a guest is not well, for people.
 type Failure = String;
 

@@ -4,7 +4,7 @@
 //! reported here, together, so that no later code checks again.
 
 mod check;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod sample;
 mod types;
 

@@ -18,6 +18,8 @@ pub mod dhcp;
 pub mod fault;
 pub mod files;
 pub mod firmware;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod health;
 pub mod host;
 pub mod hypervisor;

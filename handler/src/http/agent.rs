@@ -21,10 +21,13 @@ type VmiPath = Segments<(String, String)>;
 
 /// `guestosinfo`
 pub(super) async fn info(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, ApiError> {
-    let response = ask(&node, path, AgentQuestion::Info).await?;
+    Ok(guest_info(ask(&node, path, AgentQuestion::Info).await?))
+}
+
+fn guest_info(response: AskAgentResponse) -> Json<Value> {
     let agent = response.agent.unwrap_or_default();
     let commands: Vec<Value> = agent.commands.iter().map(command).collect();
-    Ok(Json(json!({
+    Json(json!({
         "apiVersion": API_VERSION,
         "kind": "VirtualMachineInstanceGuestAgentInfo",
         "guestAgentVersion": agent.version,
@@ -35,7 +38,13 @@ pub(super) async fn info(State(node): State<Arc<Node>>, path: VmiPath) -> Result
         "userList": response.users.iter().map(user).collect::<Vec<_>>(),
         "fsInfo": {"disks": response.filesystems.iter().map(filesystem).collect::<Vec<_>>()},
         "fsFreezeStatus": agent.freeze_status,
-    })))
+    }))
+}
+
+/// What users are shown of an answer.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(response: AskAgentResponse) {
+    let _ = guest_info(response).to_string();
 }
 
 /// `userlist`

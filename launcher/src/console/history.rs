@@ -15,7 +15,7 @@ struct Text {
 
 /// Guest output as plain text with colours. It may begin and end in the middle of a sequence; one that has not ended
 /// is left out.
-pub(super) fn plain_text(output: &[u8]) -> Vec<u8> {
+pub(crate) fn plain_text(output: &[u8]) -> Vec<u8> {
     let mut text = Text::default();
     // A terminal may take bytes that are not UTF-8 for 8-bit control characters.
     let output = String::from_utf8_lossy(output);

@@ -80,6 +80,17 @@ fn redirection<B>(from: &Url, answer: &Response<B>) -> Option<Url> {
     (matches!(next.scheme(), "http" | "https") && next.host() == from.host()).then_some(next)
 }
 
+/// One answer, and where it leads to.
+#[cfg(any(test, fuzzing))]
+pub(super) async fn fuzz(stream: tokio::io::DuplexStream) {
+    let url = Url::parse("http://10.0.2.2:80/healthz?a=b").expect("a URL");
+    let Ok(answer) = exchange(stream, &url, &HeaderMap::new()).await else { return };
+    if let Some(next) = redirection(&url, &answer) {
+        assert_eq!(next.host(), url.host(), "it leads to another host");
+        let _ = target(&next);
+    }
+}
+
 fn target(url: &Url) -> Option<Target> {
     Some(Target { host: url.host()?.to_owned(), port: url.port_or_known_default()? })
 }

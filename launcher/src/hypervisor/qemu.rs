@@ -13,6 +13,8 @@ mod device;
 mod event_loop;
 mod exit;
 mod extra;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hotplug;
 mod io_thread;
 mod pci;

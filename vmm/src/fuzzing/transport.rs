@@ -51,6 +51,7 @@ enum Outside {
     Keyboard(Arc<dyn Keyboard>),
     Pointer(Arc<dyn Pointer>),
     Display(Arc<dyn Source>),
+    Balloon(Balloon),
 }
 
 impl Outside {
@@ -89,6 +90,10 @@ impl Outside {
                     let (x, y) = (x.into(), y.into());
                     pointer.point(Pointing { x, y, width: 200, height: 100, buttons });
                 }
+            }
+            Self::Balloon(handle) => {
+                handle.request();
+                let _ = handle.reported();
             }
             Self::Display(source) => source.refresh(&mut crate::display::Canvas::default(), true),
         }
@@ -140,8 +145,9 @@ fn device(kind: u8) -> (Box<dyn Device>, Outside) {
             (Box::new(tablet), Outside::Pointer(outside))
         }
         8 => {
-            let balloon = balloon::BalloonDevice::new(&Balloon::default()).expect("an eventfd");
-            (Box::new(balloon), Outside::Nothing)
+            let handle = Balloon::default();
+            let balloon = balloon::BalloonDevice::new(&handle).expect("an eventfd");
+            (Box::new(balloon), Outside::Balloon(handle))
         }
         _ => (Box::new(rng::Rng), Outside::Nothing),
     }
