@@ -44,6 +44,8 @@ pub mod cluster;
 mod debian;
 pub mod eventually;
 pub mod font;
+#[cfg(test)]
+mod fuzz_targets;
 pub mod guest;
 pub mod helm;
 mod host;
