@@ -291,7 +291,7 @@ impl Hotplug {
                 self.advance(operation, Stage::RemoveMedium, line)
             }
             (Stage::RemoveMedium, Err(why)) if why.contains("is not open") => {
-                let fault = still_attached(&operation.volume, "has locked the drive");
+                let fault = still_attached(&operation.volume.status, "has locked the drive");
                 self.end(operation, Some(fault))
             }
             (Stage::OpenTray | Stage::RemoveMedium, Err(why)) => {

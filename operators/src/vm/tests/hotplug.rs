@@ -1,7 +1,7 @@
 //! Hotplugged volumes.
 
 use serde_json::json;
-use vireo_api::v1::{AddVolumeOptions, Condition, VirtualMachineInstanceSpec, VolumeRequest};
+use vireo_api::v1::{AddVolumeOptions, VirtualMachineInstanceSpec, VolumeRequest};
 
 use super::world::World;
 use super::*;
