@@ -67,8 +67,8 @@ struct State {
     disks: BTreeMap<u8, Attached>,
     /// Of the VM there is.
     slots: Weak<Slots>,
-    /// What the guest has ejected, with workers that may still run.
-    ejected: Vec<Arc<dyn Function>>,
+    /// What the guest has ejected, with workers that may still run, and whose files are open.
+    ejected: Vec<(Arc<dyn Function>, Option<Attached>)>,
 }
 
 struct Attached {
@@ -171,19 +171,29 @@ impl Hotplug {
     /// the host does, 10 s at most.
     pub fn release(&self) {
         let ejected = mem::take(&mut self.state().ejected);
-        for function in ejected {
+        for (function, _) in &ejected {
             function.stop();
         }
     }
 
-    /// A VM was built with these slots, and has not run: puts the disks on its bus. Those that were to be detached are gone.
+    /// A VM was built with these slots, and has not run: puts the disks on its bus. Those that were to be detached are gone, and
+    /// those that cannot be used any more.
     pub(crate) fn begin(&self, slots: &Arc<Slots>, root: &Root) -> Result<(), HotplugError> {
         let mut state = self.state();
-        let (left, kept): (BTreeMap<_, _>, _) =
+        let (mut left, kept): (BTreeMap<_, _>, _) =
             mem::take(&mut state.disks).into_iter().partition(|(_, one)| one.phase == Phase::Leaving);
-        state.disks = kept;
-        for (slot, attached) in state.disks.iter().filter(|(_, one)| one.phase == Phase::In) {
-            root.add_at(Address::root(*slot), slots.make(&attached.disk)?)?;
+        for (slot, attached) in kept {
+            if attached.phase == Phase::In {
+                match slots.make(&attached.disk) {
+                    Ok(function) => root.add_at(Address::root(slot), function)?,
+                    Err(error) => {
+                        tracing::warn!(slot, %error, "an attached disk is lost by the reset");
+                        left.insert(slot, attached);
+                        continue;
+                    }
+                }
+            }
+            state.disks.insert(slot, attached);
         }
         state.slots = Arc::downgrade(slots);
         drop(state);
@@ -194,10 +204,12 @@ impl Hotplug {
     /// The guest has ejected what was in a slot.
     pub(crate) fn ejected(&self, slot: u8, function: Arc<dyn Function>) {
         let mut state = self.state();
-        state.ejected.push(function);
         let attached = state.disks.remove(&slot);
+        let is_known = attached.is_some();
+        // Its files are not closed here, on a vCPU's thread: that may take as long as the storage does.
+        state.ejected.push((function, attached));
         drop(state);
-        if attached.is_some() {
+        if is_known {
             (self.0.released)(slot);
         }
     }

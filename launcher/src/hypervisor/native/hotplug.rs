@@ -87,10 +87,15 @@ impl Volumes {
         loop {
             let deadline = self.waiting.as_ref().map(|waiting| waiting.deadline);
             tokio::select! {
+                // A slot is used again only after what was in it is known to be gone.
+                biased;
                 Some(slot) = released.recv() => self.released(slot).await,
                 Some(request) = requests.recv(), if self.waiting.is_none() => self.begin(request).await,
                 () = reached(deadline) => self.overdue(),
                 changed = current.changed() => if changed.is_err() {
+                    // Those of the last guest have workers that may take their time to end.
+                    let slots = self.slots.clone();
+                    let _ = spawn_blocking(move || slots.release()).await;
                     return;
                 },
             }
@@ -121,10 +126,12 @@ impl Volumes {
                     return answer(reply, None);
                 };
                 let (slot, deadline) = (volume.slot, Instant::now() + UNPLUG_TIMEOUT);
-                match self.slots.detach(slot) {
-                    Ok(()) => self.waiting = Some(Waiting { slot, reply, deadline }),
+                // A VM that is being built reads the images of its disks meanwhile.
+                let slots = self.slots.clone();
+                match spawn_blocking(move || slots.detach(slot)).await {
+                    Ok(Ok(())) => self.waiting = Some(Waiting { slot, reply, deadline }),
                     // The guest has released it by itself, which is reported next.
-                    Err(_) => answer(reply, None),
+                    Ok(Err(_)) | Err(_) => answer(reply, None),
                 }
             }
         }
@@ -132,6 +139,10 @@ impl Volumes {
 
     async fn attach(&mut self, disk: &Disk, files: DiskFiles) -> Result<(), Fault> {
         let rejected = |code, detail: String| fault_at(code, &disk.field, detail);
+        // The caller may not have waited for the answer.
+        if self.attached.iter().any(|volume| volume.status.name == disk.name) {
+            return Ok(());
+        }
         if !self.launch.hotplug {
             return Err(rejected(Code::Unsupported, "the VM was started without hotplug slots".to_owned()));
         }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 use vireo_vmconfig::{CacheMode, DiskSource};
 use vireo_vmm::config::{CdDrive, VmConfig};
 
+use super::super::guest::UNPLUG_TIMEOUT;
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::DiskFiles;
 use crate::launch::{Disk, Launch};
@@ -54,6 +56,10 @@ impl Media {
         let DiskSource::Raw(path) = &disk.source else {
             return Err(unsupported("only raw images are inserted"));
         };
+        // The caller may not have waited for the answer.
+        if found.volume.is_some() {
+            return Ok(());
+        }
         let (drive, direct) = (found.drive.clone(), disk.cache == CacheMode::None);
         // The host's storage may take its time.
         let inserted = tokio::task::spawn_blocking(move || drive.insert(&files.image, direct)).await;
@@ -71,7 +77,12 @@ impl Media {
         let found = self.drives.iter_mut().find(|drive| drive.name == name && drive.volume.is_some());
         let Some(found) = found else { return Ok(()) };
         let drive = found.drive.clone();
-        let ejected = tokio::task::spawn_blocking(move || drive.eject()).await;
+        let ejected = tokio::task::spawn_blocking(move || drive.eject());
+        let Ok(ejected) = timeout(UNPLUG_TIMEOUT, ejected).await else {
+            let detail =
+                format!("volume {name} stays attached: its storage has not answered a read of the guest");
+            return Err(fault(Code::Conflict, detail));
+        };
         ejected.map_err(|error| fault(Code::Internal, chain(&error)))?.map_err(|_| {
             let detail = format!("volume {name} stays attached: the guest has locked the drive");
             fault(Code::Conflict, detail)

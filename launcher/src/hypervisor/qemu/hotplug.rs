@@ -161,6 +161,13 @@ impl Hotplug {
     /// Begins to attach or detach a volume.
     pub(super) fn begin(&mut self, HotplugRequest { action, reply }: HotplugRequest) -> Option<QmpCommand> {
         match action {
+            // The caller may not have waited for the answer.
+            HotplugAction::Attach(disk, _)
+                if self.volumes.iter().any(|volume| volume.status.name == disk.name) =>
+            {
+                answer(reply, None);
+                None
+            }
             HotplugAction::Attach(disk, files) => match self.attach(&disk, &files.image) {
                 Ok(volume) => {
                     let line = qmp_commands::take_file(volume.number);
