@@ -68,8 +68,8 @@ pub struct NodeArgs {
     /// Where persistent volume claims are, as DIR/NAMESPACE/CLAIM/disk.img [default: claims in the state directory].
     #[arg(long, value_name = "DIR")]
     storage_dir: Option<PathBuf>,
-    /// How much of the file system of --storage-dir may be promised to persistent volume claims, in percent of what is free
-    /// or theirs. A claim beyond that stays Pending.
+    /// How much of the file system of --storage-dir may be promised to persistent volume claims and empty disks, in percent of
+    /// what is free or theirs; empty disks on other file systems likewise. A claim beyond that stays Pending, a VM waits.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     storage_overcommit: u64,
     /// What this node is called [default: the host's name].

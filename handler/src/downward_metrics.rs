@@ -103,7 +103,8 @@ pub(crate) struct Names<'a> {
 
 /// The document.
 pub(crate) fn document(names: Names<'_>, host: &HostMetrics, vm: &Statistics) -> String {
-    let vcpus: u64 = vm.vcpus.iter().filter_map(|vcpu| vcpu.nanoseconds).sum();
+    let times = vm.vcpus.iter().filter_map(|vcpu| vcpu.nanoseconds);
+    let vcpus = times.fold(0, u64::saturating_add);
     let balloon = vm.balloon.as_ref().and_then(|balloon| balloon.actual_bytes);
     let memory = balloon.unwrap_or(vm.domain_bytes) / 1024;
     let HostMetrics { memory: of_host, swapped, .. } = host;

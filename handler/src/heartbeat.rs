@@ -102,6 +102,7 @@ async fn beat(
     };
     let before = serde_json::to_value(&node).map_err(Error::SerdeError)?;
     let mut after = before.clone();
+    let mut starts_ksm = false;
     match owner {
         Owner::NodeAgent => {
             describe(&mut after, name, now);
@@ -111,10 +112,11 @@ async fn beat(
             label(&mut after, is_static(KUBELET_STATE));
             let has: BTreeMap<String, String> =
                 serde_json::from_value(before["metadata"]["labels"].clone()).unwrap_or_default();
-            if let Err(error) = ksm::apply(&mut after, settings.merges_pages(&has), Path::new(ksm::DIRECTORY))
-            {
-                tracing::warn!(%error, "cannot have the kernel merge equal pages, or stop it");
-            }
+            let applied = ksm::apply(&mut after, settings.merges_pages(&has), Path::new(ksm::DIRECTORY));
+            starts_ksm = applied.unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot look whether the kernel merges equal pages, or stop it");
+                false
+            });
         }
     }
     node_labeller::apply(&mut after, labels);
@@ -123,6 +125,9 @@ async fn beat(
     let version = Version { name, uid: &uid, resource_version: "" };
     if let Some(change) = write::merge_diff(&before["metadata"], &after["metadata"]) {
         write::patch(api, version, json!({ "metadata": change })).await?;
+    }
+    if starts_ksm && let Err(error) = ksm::start(Path::new(ksm::DIRECTORY)) {
+        tracing::warn!(%error, "cannot have the kernel merge equal pages");
     }
     if owner == Owner::NodeAgent {
         write::patch_status(api, version, &before["status"], &after["status"]).await?;

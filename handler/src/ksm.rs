@@ -28,24 +28,30 @@ fn decide((runs, is_managed): (bool, bool), (is_selected, is_short): (bool, bool
     }
 }
 
-/// Has KSM run on this node as it is to, and its object say so. Blocks for as long as the kernel takes. Nothing is done where the
-/// kernel has no KSM.
-pub(crate) fn apply(node: &mut Value, is_selected: bool, directory: &Path) -> io::Result<()> {
+/// Has the object of this node say how KSM is to run, and stops it where it is not to. Whether it is to be started, once the object
+/// is written: a node agent that ends in between still knows that it is its own. Blocks for as long as the kernel takes.
+/// Nothing is done where the kernel has no KSM.
+pub(crate) fn apply(node: &mut Value, is_selected: bool, directory: &Path) -> io::Result<bool> {
     let run = directory.join("run");
     let runs = match std::fs::read_to_string(&run) {
         Ok(text) => text.trim() == "1",
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
     let is_managed = node["metadata"]["annotations"][MANAGED_ANNOTATION] == "true";
     let is_short = is_short(&std::fs::read_to_string("/proc/meminfo")?);
     let (is_to_run, is_ours) = decide((runs, is_managed), (is_selected, is_short));
-    if is_to_run != runs {
-        std::fs::write(&run, if is_to_run { "1" } else { "0" })?;
+    if runs && !is_to_run {
+        std::fs::write(&run, "0")?;
     }
     node["metadata"]["labels"][ENABLED_LABEL] = json!(is_to_run.to_string());
     node["metadata"]["annotations"][MANAGED_ANNOTATION] = json!(is_ours.to_string());
-    Ok(())
+    Ok(is_to_run && !runs)
+}
+
+/// Starts KSM.
+pub(crate) fn start(directory: &Path) -> io::Result<()> {
+    std::fs::write(directory.join("run"), "1")
 }
 
 /// Whether a node is short of memory, by its `/proc/meminfo`.
@@ -87,11 +93,11 @@ mod tests {
     fn what_was_started_is_stopped_and_shown() {
         let directory = tempfile::tempdir().unwrap();
         let mut node = json!({"metadata": {}});
-        apply(&mut node, true, directory.path()).unwrap();
+        assert!(!apply(&mut node, true, directory.path()).unwrap());
         assert_eq!(node, json!({"metadata": {}}), "the kernel has none");
         std::fs::write(directory.path().join("run"), "1\n").unwrap();
         node["metadata"]["annotations"][MANAGED_ANNOTATION] = json!("true");
-        apply(&mut node, false, directory.path()).unwrap();
+        assert!(!apply(&mut node, false, directory.path()).unwrap());
         assert_eq!(std::fs::read_to_string(directory.path().join("run")).unwrap(), "0");
         assert_eq!(node["metadata"]["labels"][ENABLED_LABEL], "false");
         assert_eq!(node["metadata"]["annotations"][MANAGED_ANNOTATION], "false");

@@ -74,7 +74,12 @@ fn read(object: Value) -> Result<Settings, serde_json::Error> {
         claim_space: ClaimSpace::read(developer),
         keep_free_pages: configuration["virtualMachineOptions"]["disableFreePageReporting"].is_object(),
         ksm: Option::deserialize(&configuration["ksmConfiguration"]["nodeLabelSelector"]).ok().flatten(),
-        tls: tls.ok().and_then(|tls| TlsSettings::read(&tls).ok()).unwrap_or_default(),
+        tls: match configuration["tlsConfiguration"].is_null() {
+            true => TlsSettings::default(),
+            false => {
+                tls.ok().and_then(|tls| TlsSettings::read(&tls).ok()).unwrap_or_else(TlsSettings::strictest)
+            }
+        },
         limit: client.ok().and_then(|client| RateLimit::read(Some(&client)).ok()).flatten(),
         verbosity: verbosity.unwrap_or_default(),
     };
@@ -249,7 +254,7 @@ mod tests {
             "handlerConfiguration": {"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": -1}}}},
             "developerConfiguration": {"pvcTolerateLessSpaceUpToPercent": 101, "minimumReservePVCBytes": -1,
                 "logVerbosity": {"nodeVerbosity": ["a"]}}, "smbios": {"sku": "a\nb", "family": "x".repeat(257)}}));
-        assert_eq!(odd.values, Values::default());
+        assert_eq!(odd.values, Values { tls: TlsSettings::strictest(), ..Values::default() });
         let client =
             json!({"restClient": {"rateLimiter": {"tokenBucketRateLimiter": {"qps": 5, "burst": 10}}}});
         let even = settings(json!({"minCPUModel": "Haswell", "virtualMachineInstancesPerNode": 7,

@@ -100,7 +100,7 @@ fn is_paused_until_there_is_room(host: &Host, hypervisor: &'static str) -> Resul
     let mut standalone = Standalone::start_in(host, hypervisor, "-t tmpfs -o size=128m tmpfs")?;
     let disk =
         |policy: &str| format!("      - {{name: {policy}, errorPolicy: {policy}, disk: {{bus: virtio}}}}\n");
-    let volume = |policy: &str| format!("  - {{name: {policy}, emptyDisk: {{capacity: 64Mi}}}}\n");
+    let volume = |policy: &str| format!("  - {{name: {policy}, emptyDisk: {{capacity: 4Mi}}}}\n");
     let policies = ["report", "ignore"];
     let disks = policies.map(disk).concat() + "      interfaces:\n";
     let vmi = manifest(host, "one").replace("      interfaces:\n", &disks) + &policies.map(volume).concat();

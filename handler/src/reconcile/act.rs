@@ -300,10 +300,9 @@ impl VmiReconciler {
         if pod.is_none() && matches!(self.node.settings.runtime, Runtime::Pods(_)) {
             return;
         }
-        if let Ok(vm) = record.vm() {
-            let directory = self.disks_directory(record, pod.as_ref());
-            storage::promise_disks(&vm, &directory, &self.node.claims());
-        }
+        let Ok(vm) = record.vm() else { return };
+        let directory = self.disks_directory(record, pod.as_ref());
+        storage::promise_disks(&vm, &directory, &self.node.claims());
         self.has_promised_disks = true;
     }
 

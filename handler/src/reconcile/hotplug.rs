@@ -64,7 +64,12 @@ impl VmiReconciler {
         let down = vm.interfaces().iter().filter(|nic| !nic.is_link_up());
         let down = down.map(|nic| nic.name().to_owned()).collect();
         let Some(done) = interrupt.or(self.link()?.set_links(down)).await else { return Ok(()) };
-        done.map_err(sync_error(LINK_FAILED))
+        let done = done.map_err(sync_error(LINK_FAILED));
+        if done.is_err() {
+            // Volumes do not wait for links that cannot be switched.
+            let _ = self.hotplug_volumes(interrupt).await;
+        }
+        done
     }
 
     /// Tries every change and returns the first error.

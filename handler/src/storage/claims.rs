@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::importer::ImageReader;
 use super::volumes::{VolumeError, host_disk};
 
-use pool::EmptyDisks;
+use pool::Promises;
 pub use pool::{Reservation, Size};
 pub use upload::{Filled, Upload, UploadError};
 
@@ -83,7 +83,7 @@ pub struct Claims {
     reader: ImageReader,
     /// How much of the pool may be promised, in percent.
     overcommit: u64,
-    empty_disks: EmptyDisks,
+    promises: Promises,
     unbound: Arc<Mutex<States>>,
 }
 
@@ -93,7 +93,7 @@ type States = BTreeMap<(String, String), String>;
 impl Claims {
     /// The claims below a directory.
     pub fn below(root: PathBuf, reader: ImageReader) -> Self {
-        Self { root, reader, overcommit: 100, empty_disks: EmptyDisks::default(), unbound: Arc::default() }
+        Self { root, reader, overcommit: 100, promises: Promises::default(), unbound: Arc::default() }
     }
 
     /// The path of a claim's disk. Namespaces and names are DNS names, so the path stays in the directory.
@@ -198,7 +198,7 @@ impl Claims {
             return Ok(has);
         }
         fs::create_dir_all(self.directory(namespace, name)).map_err(open)?;
-        self.reserve(&path, wanted - has.unwrap_or(0))?;
+        let _reserved = self.reserve(&path, wanted - has.unwrap_or(0))?;
         if has.is_some() {
             let file = OpenOptions::new().write(true).open(&path).map_err(open)?;
             file.set_len(wanted).and_then(|()| file.sync_all()).map_err(open)?;

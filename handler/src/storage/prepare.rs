@@ -251,10 +251,7 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
 pub fn promise_disks(vm: &Vm, directory: &Path, claims: &Claims) {
     for disk in vm.fixed_disks() {
         if let VolumeSource::EmptyDisk { capacity } = disk.source() {
-            let at = empty_disk_in(directory, disk);
-            if at.exists() {
-                claims.promise_disk(&at, capacity.get());
-            }
+            claims.promise_disk(&empty_disk_in(directory, disk), capacity.get());
         }
     }
 }

@@ -55,44 +55,53 @@ impl Pool {
     }
 }
 
-/// The empty disks of VMs, which may be written up to their capacities: by their paths, on any file system.
+/// What is promised beside the disks of claims that exist, on any file system: empty disks of VMs, which may be written up to
+/// their capacities, and what claims are about to get. The lock is never held while a file system is asked, which may hang.
 #[derive(Debug, Clone, Default)]
-pub(super) struct EmptyDisks(Arc<Mutex<BTreeMap<PathBuf, EmptyDisk>>>);
+pub(super) struct Promises(Arc<Mutex<Known>>);
+
+#[derive(Debug, Clone, Default)]
+struct Known {
+    by_path: BTreeMap<PathBuf, Promise>,
+    /// Counts what was admitted.
+    admitted: u64,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct EmptyDisk {
+struct Promise {
     capacity: u64,
     /// Its file exists. Later, one without a file is gone with its VM.
     is_made: bool,
 }
 
-impl EmptyDisks {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<PathBuf, EmptyDisk>> {
+impl Promises {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The capacity of an empty disk that is about to be made. It is given back when this is dropped, unless the disk was made.
+/// The capacity of a disk that is about to be made or to grow. It is given back when this is dropped, unless an empty disk was
+/// made.
 #[derive(Debug)]
 pub struct Reservation {
-    disks: EmptyDisks,
+    promises: Promises,
     path: PathBuf,
 }
 
 impl Reservation {
     /// The disk was made: the capacity is its own as long as its file exists.
     pub fn keep(self) {
-        if let Some(disk) = self.disks.known().get_mut(&self.path) {
-            disk.is_made = true;
+        if let Some(promise) = self.promises.known().by_path.get_mut(&self.path) {
+            promise.is_made = true;
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut known = self.disks.known();
-        if known.get(&self.path).is_some_and(|disk| !disk.is_made) {
-            known.remove(&self.path);
+        let mut known = self.promises.known();
+        if known.by_path.get(&self.path).is_some_and(|promise| !promise.is_made) {
+            known.by_path.remove(&self.path);
         }
     }
 }
@@ -104,11 +113,11 @@ impl Claims {
         Self { overcommit: percent, ..self }
     }
 
-    /// Checks whether a claim may have so many bytes more.
-    pub(super) fn reserve(&self, path: &Path, more: u64) -> Result<(), VolumeError> {
+    /// Checks whether a claim may have so many bytes more, which are its own until its disk has them.
+    pub(super) fn reserve(&self, path: &Path, more: u64) -> Result<Reservation, VolumeError> {
         let open = |source| VolumeError::Open { path: self.root.clone(), source };
-        let pool = self.pool(&self.root, &mut self.empty_disks.known()).map_err(open)?;
-        self.fits(path, &pool, more)
+        // The disk counts with the size that it has; no file has this name.
+        self.admit(&self.root, (path, &path.with_extension("growth")), more, open)
     }
 
     /// Checks whether an empty disk that is about to be made may have so many bytes: what is free on its file system, less
@@ -119,19 +128,41 @@ impl Claims {
     pub fn admit_disk(&self, path: &Path, bytes: u64) -> Result<Reservation, VolumeError> {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let open = |source| VolumeError::Open { path: path.to_owned(), source };
-        // Two that start at a time do not get the same bytes.
-        let mut known = self.empty_disks.known();
-        known.remove(path);
-        let pool = self.pool(directory, &mut known).map_err(open)?;
-        self.fits(path, &pool, bytes)?;
-        known.insert(path.to_owned(), EmptyDisk { capacity: bytes, is_made: false });
-        Ok(Reservation { disks: self.empty_disks.clone(), path: path.to_owned() })
+        self.promises.known().by_path.remove(path);
+        self.admit(directory, (path, path), bytes, open)
     }
 
-    /// Counts an empty disk that was made before, whatever space there is.
+    /// Promises bytes of a directory's file system to a disk, by a path of their own. Two that ask at a time do not get the same
+    /// bytes.
+    fn admit(
+        &self,
+        directory: &Path,
+        (disk, path): (&Path, &Path),
+        bytes: u64,
+        open: impl Fn(io::Error) -> VolumeError,
+    ) -> Result<Reservation, VolumeError> {
+        loop {
+            let before = self.promises.known().clone();
+            let (pool, gone) = self.pool(directory, &before.by_path).map_err(&open)?;
+            let mut known = self.promises.known();
+            known.by_path.retain(|path, promise| !promise.is_made || !gone.contains(path));
+            self.fits(disk, &pool, bytes)?;
+            if known.admitted != before.admitted {
+                continue;
+            }
+            known.admitted += 1;
+            known.by_path.insert(path.to_owned(), Promise { capacity: bytes, is_made: false });
+            return Ok(Reservation { promises: self.promises.clone(), path: path.to_owned() });
+        }
+    }
+
+    /// Counts an empty disk that was made before, whatever space there is. One that is not there is forgotten when space is
+    /// asked for.
     pub fn promise_disk(&self, path: &Path, bytes: u64) {
-        let disk = EmptyDisk { capacity: bytes, is_made: true };
-        self.empty_disks.known().insert(path.to_owned(), disk);
+        let promise = Promise { capacity: bytes, is_made: true };
+        let mut known = self.promises.known();
+        known.admitted += 1;
+        known.by_path.insert(path.to_owned(), promise);
     }
 
     fn fits(&self, path: &Path, pool: &Pool, more: u64) -> Result<(), VolumeError> {
@@ -149,30 +180,35 @@ impl Claims {
         })
     }
 
-    /// The pool of the file system that a directory is on. Forgets the empty disks that are gone.
-    fn pool(&self, directory: &Path, disks: &mut BTreeMap<PathBuf, EmptyDisk>) -> io::Result<Pool> {
+    /// The pool of the file system that a directory is on, and the disks that are gone.
+    fn pool(
+        &self,
+        directory: &Path,
+        promises: &BTreeMap<PathBuf, Promise>,
+    ) -> io::Result<(Pool, Vec<PathBuf>)> {
         let device = fs::metadata(directory)?.dev();
         let stat = statvfs(directory)?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let mut pool = Pool { capacity: free, promised: 0 };
+        let (mut pool, mut gone) = (Pool { capacity: free, promised: 0 }, Vec::new());
         // A node without claims has no directory of theirs.
         if fs::metadata(&self.root).is_ok_and(|root| root.dev() == device) {
             self.add_claims(&mut pool)?;
         }
-        disks.retain(|path, disk| {
-            let found = fs::symlink_metadata(path);
-            let (its_device, occupied) = match (&found, disk.is_made) {
+        for (path, promise) in promises {
+            let (its_device, occupied) = match (fs::symlink_metadata(path), promise.is_made) {
                 (Ok(file), _) => (Some(file.dev()), file.blocks().saturating_mul(BLOCK)),
-                (Err(_), true) => return false,
-                // Its directory is where it will be.
-                (Err(_), false) => (path.parent().and_then(|at| Some(fs::metadata(at).ok()?.dev())), 0),
+                (Err(error), true) if error.kind() == io::ErrorKind::NotFound => {
+                    gone.push(path.clone());
+                    continue;
+                }
+                // Its directory is where it is, or will be.
+                (Err(_), _) => (path.parent().and_then(|at| Some(fs::metadata(at).ok()?.dev())), 0),
             };
             if its_device == Some(device) {
-                pool.add(disk.capacity, occupied);
+                pool.add(promise.capacity, occupied);
             }
-            true
-        });
-        Ok(pool)
+        }
+        Ok((pool, gone))
     }
 
     fn add_claims(&self, pool: &mut Pool) -> io::Result<()> {
@@ -301,7 +337,7 @@ mod tests {
         // One that is gone is not promised any longer.
         fs::remove_file(at("one")).unwrap();
         claims.provide("b", "claim", 40 * MIB).unwrap();
-        assert_eq!(claims.empty_disks.known().len(), 1, "the other one");
+        assert_eq!(claims.promises.known().by_path.len(), 1, "the other one");
     }
 
     #[test]
