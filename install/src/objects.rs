@@ -8,7 +8,7 @@ mod workloads;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use vireo_api::names::{ATTACHMENT, COMPONENT_LABEL, LAUNCHER, MANAGED_BY};
+use vireo_api::names::{ATTACHMENT, COMPONENT_LABEL, CONSUMER, LAUNCHER, MANAGED_BY};
 use vireo_client::Kind;
 use vireo_operators::certificates::WEBHOOK_CONFIGURATION;
 use vireo_operators::virt_api::{GROUP, VERSIONS};
@@ -196,7 +196,7 @@ fn webhooks(authority: &str) -> [Value; 2] {
     };
     let mut validate_pod = webhook("pod", Webhook::ValidatePod, &pods, ("Fail", "None"));
     validate_pod["objectSelector"] = json!({"matchExpressions": [
-        {"key": COMPONENT_LABEL, "operator": "In", "values": [LAUNCHER, ATTACHMENT]}]});
+        {"key": COMPONENT_LABEL, "operator": "In", "values": [LAUNCHER, ATTACHMENT, CONSUMER]}]});
     let (written, deleted) = (installations(&["CREATE", "UPDATE"]), installations(&["DELETE"]));
     let rules = json!(rules);
     [

@@ -19,10 +19,11 @@ pub struct TlsSettings {
     ciphers: Vec<String>,
 }
 
-/// Cipher suites that can be chosen, by IANA's names.
+/// Cipher suites that can be chosen, by IANA's names: those for the keys of the servers' certificates, which are of ECDSA.
 fn ciphers() -> Vec<&'static str> {
     let suites = ring::ALL_CIPHER_SUITES.iter().filter(|suite| suite.tls13().is_none());
-    suites.filter_map(|suite| suite.suite().as_str()).collect()
+    let names = suites.filter_map(|suite| suite.suite().as_str());
+    names.filter(|name| name.contains("_ECDSA_")).collect()
 }
 
 /// Whether a name is that of a cipher suite that servers here never use.
@@ -57,6 +58,12 @@ impl TlsSettings {
             ));
         }
         Ok(Self { only_13, ciphers: known })
+    }
+
+    /// The strictest settings, for some that cannot be read.
+    #[must_use]
+    pub fn strictest() -> Self {
+        Self { only_13: true, ciphers: Vec::new() }
     }
 
     pub(super) fn provider(&self) -> CryptoProvider {
@@ -112,7 +119,7 @@ mod tests {
         let newest = read(json!({"minTLSVersion": "VersionTLS13"})).unwrap();
         assert_eq!(newest.versions().len(), 1);
         // A name that is not available is left out where another one is.
-        let given = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"];
+        let given = ["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"];
         let some = read(json!({"minTLSVersion": "VersionTLS12", "ciphers": given})).unwrap();
         assert_eq!((some.versions().len(), suites(&some)), (2, given[..1].to_vec()));
         assert!(some.provider().cipher_suites.len() > 1, "those of TLS 1.3 stay");
@@ -122,7 +129,7 @@ mod tests {
 
     #[test]
     fn settings_that_no_server_can_have_are_refused() {
-        let cipher = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+        let cipher = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
         for (given, field) in [
             (json!({"minTLSVersion": "TLS1.2"}), "minTLSVersion"),
             (json!({"ciphers": [cipher]}), "ciphers"),

@@ -6,10 +6,11 @@ use vireo_client::Kind;
 use super::host_paths::Instance;
 use crate::Problem;
 use crate::config::ClusterConfig;
-use crate::config::feature_gates::{HOST_DEVICES, REBOOT_POLICY, VSOCK};
+use crate::config::feature_gates::{DOWNWARD_METRICS, HOST_DEVICES, REBOOT_POLICY, VSOCK};
 
 /// Fields of an instance with their gates, as pointers without the first `/`.
-const FIELDS: [(&str, &str); 4] = [
+const FIELDS: [(&str, &str); 5] = [
+    (DOWNWARD_METRICS, "domain/devices/downwardMetrics"),
     (HOST_DEVICES, "domain/devices/hostDevices"),
     (HOST_DEVICES, "domain/devices/gpus"),
     (REBOOT_POLICY, "domain/rebootPolicy"),
@@ -30,7 +31,15 @@ pub(super) fn disabled(kind: Kind, new: &Value, old: Option<&Value>, config: &Cl
         let message = format!("{gate} feature gate is not enabled in kubevirt-config");
         Problem::forbidden(instance.field(&field.replace('/', ".")), message)
     };
-    refused.map(problem).collect()
+    let metrics_disk = is_disabled_disk(&instance, config).then_some(&(DOWNWARD_METRICS, "volumes"));
+    refused.chain(metrics_disk).map(problem).collect()
+}
+
+/// Whether an instance gets a disk with metrics of its host, which are disabled.
+fn is_disabled_disk(instance: &Instance<'_>, config: &ClusterConfig) -> bool {
+    let volumes = instance.changed("/volumes").and_then(Value::as_array);
+    let is_one = |volume: &Value| !volume["downwardMetrics"].is_null();
+    config.disabled_gates.contains(&DOWNWARD_METRICS) && volumes.is_some_and(|all| all.iter().any(is_one))
 }
 
 #[cfg(test)]
@@ -51,6 +60,13 @@ mod tests {
         assert_eq!(fields(&[], None), [""; 0]);
         assert_eq!(fields(&[HOST_DEVICES, VSOCK], None), ["devices.gpus", "devices.autoattachVSOCK"]);
         assert_eq!(fields(&[REBOOT_POLICY], None), ["rebootPolicy"]);
+        let disk =
+            json!({"spec": {"domain": {}, "volumes": [{"name": "a"}, {"name": "m", "downwardMetrics": {}}]}});
+        let config = ClusterConfig { disabled_gates: vec![DOWNWARD_METRICS], ..ClusterConfig::default() };
+        let problems = disabled(Kind::VMI, &disk, None, &config);
+        assert_eq!(problems.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(), ["spec.volumes"]);
+        assert!(disabled(Kind::VMI, &disk, Some(&disk), &config).is_empty());
+        assert_eq!(disabled(Kind::VMI, &disk, None, &ClusterConfig::default()).len(), 0);
         assert_eq!(fields(&[REBOOT_POLICY, VSOCK], Some(&vm(json!({})))), ["devices.autoattachVSOCK"]);
     }
 }

@@ -274,7 +274,7 @@ mod tests {
             "autoCPULimitNamespaceLabelSelector": {"matchLabels": {"a": "b"}},
             "instancetype": {"referencePolicy": "expand"}, "ksmConfiguration": {"nodeLabelSelector": {}},
             "roleAggregationStrategy": "Manual",
-            "tlsConfiguration": {"minTLSVersion": "VersionTLS12", "ciphers": ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]},
+            "tlsConfiguration": {"minTLSVersion": "VersionTLS12", "ciphers": ["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]},
             "architectureConfiguration": {"amd64": {"machineType": "q35", "emulatedMachines": ["q35*"]}},
             "cpuModel": "Haswell", "cpuRequest": "100m", "defaultRuntimeClass": "a",
             "developerConfiguration": {"cpuAllocationRatio": 2, "featureGates": ["LiveMigration"],
@@ -308,7 +308,7 @@ mod tests {
             "configuration": {"machineType": "q35", "emulatedMachines": ["q35"], "vmRolloutStrategy": "Stage",
                 "architectureConfiguration": {"arm64": {}},
                 "tlsConfiguration": {"minTLSVersion": "VersionTLS12", "ciphers": [
-                    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]},
+                    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]},
                 "supportContainerResources": [{"type": "container-disk"}, {"type": "virtiofs"}],
                 "developerConfiguration": {
                     "useEmulation": true, "featureGates": ["LiveMigration", "Snapshot", "Sidecar"],

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use vireo_api::names::{
     ATTACHMENT, ATTACHMENT_CLAIM_ANNOTATION, ATTACHMENT_VMI_ANNOTATIONS, CLAIM_DISKS_ANNOTATION,
-    COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER,
+    COMPONENT_LABEL, CONSUMER, CREATED_BY_LABEL, LAUNCHER,
 };
 
 use crate::Problem;
@@ -57,7 +57,7 @@ fn annotation<'a>(pod: &'a Value, name: &str) -> &'a Value {
 
 fn trusted_component(pod: &Value) -> Option<&'static str> {
     let component = label(pod, COMPONENT_LABEL);
-    [LAUNCHER, ATTACHMENT].into_iter().find(|trusted| component == trusted)
+    [LAUNCHER, ATTACHMENT, CONSUMER].into_iter().find(|trusted| component == trusted)
 }
 
 fn identity(owner: &Value) -> Value {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn users_make_no_pods_that_node_agents_trust() {
-        for component in ["virt-launcher", "hotplug-disk"] {
+        for component in ["virt-launcher", "hotplug-disk", "virt-consumer"] {
             let problem = validate(&pod(component), None).unwrap();
             assert_eq!(problem.field, "metadata.labels[kubevirt.io]");
             assert!(problem.message.contains(component), "{}", problem.message);

@@ -34,17 +34,21 @@ pub(crate) const HOST_DEVICES: &str = "HostDevices";
 pub(crate) const REBOOT_POLICY: &str = "RebootPolicy";
 /// Gate of `autoattachVSOCK`.
 pub(crate) const VSOCK: &str = "VSOCK";
+/// Gate of metrics of the host for guests.
+pub(crate) const DOWNWARD_METRICS: &str = "DownwardMetrics";
 /// Gates of features that are enabled here unless they are disabled.
-pub(super) const ENABLED: [&str; 3] = [HOST_DEVICES, REBOOT_POLICY, VSOCK];
+pub(super) const ENABLED: [&str; 4] = [DOWNWARD_METRICS, HOST_DEVICES, REBOOT_POLICY, VSOCK];
+/// Gates of features that are always enabled here, and are not in KubeVirt.
+const ALWAYS: [&str; 2] = ["DeclarativeHotplugVolumes", "HotplugVolumes"];
 
 /// Whether what a gate enables is not available here.
 pub fn has_no_effect(gate: &str) -> bool {
-    !GRADUATED.contains(&gate) && !ENABLED.contains(&gate)
+    !is_always_enabled(gate) && !ENABLED.contains(&gate)
 }
 
 /// Whether a gate cannot be disabled: what it enables is always available. What is not available needs no gate for that.
 pub fn is_always_enabled(gate: &str) -> bool {
-    GRADUATED.contains(&gate)
+    GRADUATED.contains(&gate) || ALWAYS.contains(&gate)
 }
 
 #[cfg(test)]
@@ -53,7 +57,7 @@ mod tests {
 
     #[test]
     fn gates_of_features_that_are_not_available_have_no_effect() {
-        for gate in GRADUATED.iter().chain(&ENABLED) {
+        for gate in GRADUATED.iter().chain(&ENABLED).chain(&ALWAYS) {
             assert!(!has_no_effect(gate), "{gate}");
         }
         for gate in ["Snapshot", "HostDisk", "CPUManager", "snapshot", ""] {

@@ -17,6 +17,8 @@ pub struct LiveChange {
     added: Vec<(Volume, Option<Disk>)>,
     /// Names of interfaces and their states.
     links: Vec<(String, String)>,
+    /// Volumes that are no longer those of the instance alone.
+    shared: Vec<String>,
 }
 
 impl LiveChange {
@@ -46,6 +48,13 @@ impl LiveChange {
     }
 }
 
+impl LiveChange {
+    /// Takes the marks of volumes from an instance that are no longer its alone.
+    pub fn unmark(&self, instance: &mut Value) {
+        set_marks(instance, |name| !self.shared.iter().any(|shared| shared == name), None);
+    }
+}
+
 /// Whether both have the same name and claim.
 fn is_same(one: &Volume, other: &Volume) -> bool {
     let claim = |volume: &Volume| volume.claim().map(|claim| claim.name.to_owned());
@@ -60,16 +69,20 @@ fn ephemeral(instance: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
 
 /// Records in the annotations of an instance that a volume is plugged into it alone, or no longer is.
 pub fn mark_ephemeral(instance: &mut Value, request: &VolumeRequest) {
+    let name = name(request);
+    set_marks(instance, |one| one != name, request.add_volume_options.is_some().then_some(name));
+}
+
+/// Keeps some of the names in the annotation, and adds one. Without names there is no annotation: alerts of KubeVirt look for it.
+fn set_marks(instance: &mut Value, keep: impl Fn(&str) -> bool, added: Option<&str>) {
     let annotations = &mut instance["metadata"]["annotations"];
     let before = annotations.get(EPHEMERAL_ANNOTATION).and_then(Value::as_str).unwrap_or_default();
-    let name = name(request);
-    let mut names: Vec<&str> = before.split(',').filter(|one| !one.is_empty() && *one != name).collect();
-    if request.add_volume_options.is_some() {
-        names.push(name);
-    }
-    let names = names.join(",");
-    if names != before {
+    let kept = before.split(',').filter(|one| !one.is_empty() && keep(one));
+    let names = kept.chain(added).collect::<Vec<_>>().join(",");
+    if !names.is_empty() {
         annotations[EPHEMERAL_ANNOTATION] = json!(names);
+    } else if let Some(annotations) = annotations.as_object_mut() {
+        annotations.remove(EPHEMERAL_ANNOTATION);
     }
 }
 
@@ -102,7 +115,13 @@ pub(super) fn change(
         }
     }
     let links = links(template, &instance.spec);
-    let change = LiveChange { removed, added, links };
+    // A volume that the template has got, too, follows it from then on.
+    let is_shared = |name: &&str| {
+        let of_instance = has.iter().find(|volume| volume.name == *name);
+        of_instance.is_none_or(|volume| wanted.iter().any(|other| is_same(volume, other)))
+    };
+    let shared = ephemeral(instance).filter(is_shared).map(str::to_owned).collect();
+    let change = LiveChange { removed, added, links, shared };
     ((change != LiveChange::default()).then_some(change), needs_restart)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn consumer_pod(mut pod: Pod, vmi: &VirtualMachineInstance) -> Pod {
     let short: String = vmi.metadata.name.chars().take(LONGEST_NAME).collect();
     let identity: String = vmi.metadata.uid.chars().filter(char::is_ascii_alphanumeric).take(10).collect();
     metadata.generate_name = None;
-    metadata.name = Some(format!("{CONSUMER}-{short}-{identity}"));
+    metadata.name = Some(format!("{CONSUMER}-{}-{identity}", short.trim_end_matches(['.', '-'])));
     let labels = [(COMPONENT_LABEL, CONSUMER), (CREATED_BY_LABEL, &vmi.metadata.uid)];
     metadata.labels = Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     metadata.annotations = Some(BTreeMap::from([(PROVISIONING_ANNOTATION.to_owned(), "true".to_owned())]));

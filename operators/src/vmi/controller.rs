@@ -443,7 +443,8 @@ impl Reconcile for Controller {
         let pods = self.pods.owned_by(&vmi.uid);
         let pods: Vec<&LauncherPod> = pods.iter().map(|pod| &pod.value).collect();
         let consumers = self.consumers.owned_by(&vmi.uid);
-        let consumers: Vec<&LauncherPod> = consumers.iter().map(|pod| &pod.value).collect();
+        let own = consumers.iter().filter(|pod| pod.key.namespace == key.namespace);
+        let consumers: Vec<&LauncherPod> = own.map(|pod| &pod.value).collect();
         let failure = self.refused().get(key).cloned();
         let wait = self.wait(&vmi, key);
         let now = Timestamp::now();

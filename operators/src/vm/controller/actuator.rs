@@ -138,6 +138,7 @@ impl<'a> Actuator<'a> {
     async fn sync_instance(&self, volumes: &LiveChange) -> Result<(), ReconcileError> {
         let change = |object: &mut Value, pointer: &str| {
             set_volumes(object, pointer, |spec| volumes.apply(spec));
+            volumes.unmark(object);
         };
         if let Some(refused) = refusal(self.change_volumes((false, true), change).await)? {
             let message =

@@ -175,6 +175,28 @@ fn an_instance_follows_the_hotpluggable_volumes_of_the_template() {
 }
 
 #[test]
+fn a_volume_of_the_instance_alone_stays_until_the_template_has_it() {
+    let mut world = World::new("Always");
+    world.edit(spec(&[], &[]));
+    assert!(world.runs());
+    let instance = world.instance.as_mut().unwrap();
+    instance.spec = serde_json::from_value(spec(&[("data", "disk")], &[("data", "c")])).unwrap();
+    instance.metadata.annotations.insert(EPHEMERAL_ANNOTATION.to_owned(), "data".to_owned());
+    let follows = |volumes: &[&str]| (volumes.iter().map(|one| (*one).to_owned()).collect(), false);
+    for (disks, claims, volumes, is_alone) in [
+        (&[][..], &[][..], &["data c"][..], true),
+        (&[("data", "disk")], &[("data", "other")], &["data c"], true),
+        (&[("data", "disk")], &[("data", "c")], &["data c"], false),
+        (&[], &[], &[], false),
+    ] {
+        world.edit(spec(disks, claims));
+        assert_eq!(world.follows(), follows(volumes), "{claims:?}");
+        let annotations = &world.instance.as_ref().unwrap().metadata.annotations;
+        assert_eq!(annotations.contains_key(EPHEMERAL_ANNOTATION), is_alone, "{claims:?}");
+    }
+}
+
+#[test]
 fn an_instance_follows_the_links_of_the_template() {
     let mut world = World::new("Always");
     let nics = |state: &str| json!({"domain": {"devices": {"interfaces": [{"name": "a", "state": state}, {"name": "b"}]}}});

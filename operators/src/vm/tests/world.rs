@@ -107,7 +107,15 @@ impl World {
                     volumes::apply(&request, spec);
                 }
             }
-            Action::SyncInstance(change) => change.apply(&mut self.instance.as_mut().unwrap().spec),
+            Action::SyncInstance(change) => {
+                let instance = self.instance.as_mut().unwrap();
+                change.apply(&mut instance.spec);
+                let mut object =
+                    serde_json::json!({"metadata": {"annotations": instance.metadata.annotations}});
+                change.unmark(&mut object);
+                let annotations = object["metadata"]["annotations"].take();
+                instance.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            }
             Action::ApplyMemoryDump(DumpVolume { claim, in_template, in_vmi }) => {
                 let template = self.vm.spec.template.as_mut().map(|template| &mut template.spec);
                 let instance = self.instance.as_mut().map(|instance| &mut instance.spec);
