@@ -166,6 +166,7 @@ pub(super) const ALLOWED: &[Line] = &[
     ioctl(&[request(KVM, 0x82)], Others, "KVM_SET_REGS"),
     ioctl(&[request(KVM, 0x83)], NotDevices, "KVM_GET_SREGS, by vCPUs for memory dumps"),
     ioctl(&[request(KVM, 0x84)], Others, "KVM_SET_SREGS"),
+    ioctl(&[request(KVM, 0x88)], NotDevices, "KVM_GET_MSRS, by vCPUs for memory dumps"),
     ioctl(&[request(KVM, 0x89)], Others, "KVM_SET_MSRS"),
     ioctl(&[request(KVM, 0x8d)], Others, "KVM_SET_FPU"),
     ioctl(&[request(KVM, 0x8e)], Others, "KVM_GET_LAPIC"),

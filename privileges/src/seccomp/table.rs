@@ -106,7 +106,6 @@ pub const PROCESS: &[Allowed] = &[
     when(S::prctl, &[exactly(0, libc::PR_GET_NAME as u32)], "the report of a rejected call"),
     when(S::prctl, &[exactly(0, libc::PR_SET_NO_NEW_PRIVS as u32)], "before a filter is set"),
     when(S::prctl, &[exactly(0, libc::PR_SET_VMA as u32)], "names of the allocator's memory"),
-    when(S::prctl, &[exactly(0, PR_GET_AUXV)], "the size of a page, which rustix reads when it is first needed"),
     when(S::seccomp, &[exactly(0, libc::SECCOMP_SET_MODE_FILTER)], "several filters, narrower ones"),
     allow(S::clock_gettime, "where the clock of the host is not mapped"),
     allow(S::clock_getres, "clocks"),
@@ -154,8 +153,6 @@ pub const NEVER: &[Sysno] = &[
 ];
 
 const TERMINAL: u8 = b'T';
-/// Which `prctl` it is, from Linux 6.4 on.
-const PR_GET_AUXV: u32 = 0x4155_5856;
 
 /// Of openat: a file that exists is opened, and cannot be written to.
 pub const READ_ONLY: Condition = none_of(
