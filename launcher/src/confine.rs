@@ -59,7 +59,8 @@ struct Limit {
     reason: &'static str,
 }
 
-/// The namespaces that it makes, with the node agent's before it: that of process IDs and that of the VM's network.
+/// The namespaces that a launcher makes for itself, and what each is for. The node agent has made two before: that of process IDs
+/// and that of the VM's network.
 const NAMESPACES: [(UnshareFlags, &str); 3] = [
     (UnshareFlags::NEWNS, "mounts: it sees the files below"),
     (UnshareFlags::NEWIPC, "message queues and shared memory of System V and POSIX"),
@@ -184,7 +185,7 @@ fn environment() -> io::Result<Vec<(&'static str, OsString)>> {
 }
 
 fn unshare() -> Result<(), Errno> {
-    let flags = NAMESPACES.into_iter().fold(UnshareFlags::empty(), |flags, (flag, _)| flags | flag);
+    let flags = NAMESPACES.into_iter().map(|(flag, _)| flag).collect();
     // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
     #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
     unsafe {

@@ -4,7 +4,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
-use hickory_resolver::proto::op::Message as DnsMessage;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
 use tokio::runtime::Runtime;
 
@@ -110,15 +109,8 @@ fn is_style(text: &str) -> bool {
         .is_some_and(|(numbers, _)| numbers.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':')))
 }
 
-/// What the target of a probe answers: to a request by HTTP, or with an odd first byte to a question of DNS.
+/// What the target of a probe answers to a request by HTTP.
 pub fn probe(script: &[u8]) {
-    let Some((kind, script)) = script.split_first() else { return };
-    if kind & 1 == 1 {
-        if let Ok(message) = DnsMessage::from_vec(script) {
-            let _ = message.answers.iter().filter_map(|record| record.data.ip_addr()).count();
-        }
-        return;
-    }
     block_on(async {
         let (ours, theirs) = duplex(BUFFER);
         let (mut from, mut to) = split(theirs);
@@ -142,14 +134,13 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("dhcp", vec![2, 133, 0, 1, 2, 0, 0, 0, 0, 0]),
         ("console", b"\x1b[1;32m OK \x1b[0m boot\r\n\x1b]0;title\x07\x1b[6n\x1bPq\x1b\\login: ".to_vec()),
         ("console", "No bootable device.\n\u{9b}31m ä 世 \x1b[38:2::1:2:3mx".into()),
-        ("probe", b"\0HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec()),
-        ("probe", b"\0HTTP/1.1 302 Found\r\nLocation: //10.0.2.2:81/a?b\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec()),
-        ("probe", b"\0HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 404 \r\nConnection: close\r\n\r\n".to_vec()),
+        ("probe", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec()),
         (
             "probe",
-            b"\x01\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0\x03web\0\0\x01\0\x01\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\x0a\0\x02\x02"
+            b"HTTP/1.1 302 Found\r\nLocation: //10.0.2.2:81/a?b\r\nTransfer-Encoding: chunked\r\n\r\n"
                 .to_vec(),
         ),
+        ("probe", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 404 \r\nConnection: close\r\n\r\n".to_vec()),
     ];
     for kind in [1, 3, 4, 5, 8, 11] {
         // A client's identifier, the server's, an association with an address, and rapid commit.

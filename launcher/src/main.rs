@@ -172,8 +172,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what an init container is for. Without that, it fails at SIGTERM, so that the kubelet has not to kill it, and starts
-/// no other container as if it had succeeded.
+/// Does what an init container is for. It fails at SIGTERM before that is done, so that the kubelet does not have to kill it, and
+/// starts no other container as if it had succeeded.
 fn until_terminated(
     work: impl FnOnce() -> Result<(), LauncherError> + Send + 'static,
 ) -> Result<(), LauncherError> {

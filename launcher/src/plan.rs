@@ -101,7 +101,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_kvm(host.kvm)
         .with_huge_pages(launch.huge_page)
         .with_rng(launch.rng)
-        .with_balloon(launch.memory_balloon.then(|| Balloon::new(!launch.keep_free_pages)))
+        .with_balloon(launch.memory_balloon.then(|| Balloon::new(launch.keep_free_pages)))
         .with_panic_devices(panic_devices(launch))
         .with_watchdog(watchdog(launch))
         .with_vsock(host.vsock.map(|vsock| Vsock::new(vsock.device, vsock.cid)).transpose()?)

@@ -5,6 +5,7 @@
 
 pub mod convert;
 pub mod files;
+pub mod vhostmd;
 
 /// Messages, client and server of the launcher's service.
 #[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]

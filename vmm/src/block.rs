@@ -98,7 +98,7 @@ pub(crate) fn files(disk: &Disk) -> io::Result<Vec<File>> {
 pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
     let direct = disk.is_direct();
     let backend: Box<dyn Backend> = match disk.image() {
-        DiskImage::Raw(file) => open_raw(file, (read_only, direct))?,
+        DiskImage::Raw(file) => open_raw(file, read_only, direct)?,
         DiskImage::Qcow2 { image, backing } => {
             if direct {
                 bypass_cache(image)?;
@@ -113,10 +113,7 @@ pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, Ima
 }
 
 /// Opens a raw image on a file descriptor of its own, whether it is read-only and bypasses the page cache.
-pub(crate) fn open_raw(
-    file: &File,
-    (read_only, direct): (bool, bool),
-) -> Result<Box<dyn Backend>, ImageError> {
+pub(crate) fn open_raw(file: &File, read_only: bool, direct: bool) -> Result<Box<dyn Backend>, ImageError> {
     if !direct {
         return Ok(Box::new(raw::Raw::open(file)?));
     }

@@ -49,7 +49,7 @@ pub enum HotplugError {
     Absent(u8),
 }
 
-/// Called with the slot of a disk that the guest has released. It must not block; [`Hotplug::release`] is to follow.
+/// Called with the slot of a disk that the guest has released. It must not block; [`Hotplug::close_released`] is to follow.
 type Released = Box<dyn Fn(u8) + Send + Sync>;
 
 /// The caller's side of a VM's hotplug slots, across all VMs that are built with it.
@@ -128,20 +128,18 @@ impl Hotplug {
             // Without the lock: a vCPU may wait for it.
             let made = slots.make(&disk);
             let mut state = self.state();
-            let is_current = Weak::ptr_eq(&state.slots, &Arc::downgrade(&slots));
-            let plugged = made.and_then(|function| match is_current {
-                true => Ok(slots.controller.plug(slot, function)?),
-                false => Ok(()),
-            });
-            match state.disks.get_mut(&slot) {
-                Some(attached) if plugged.is_ok() && is_current => {
-                    attached.phase = Phase::In;
-                    return Ok(slot);
-                }
-                _ => drop(state.disks.remove(&slot)),
+            if !Weak::ptr_eq(&state.slots, &Arc::downgrade(&slots)) {
+                // The VM was built again in between.
+                state.disks.remove(&slot);
+                made?;
+                continue;
             }
-            plugged?;
-            // The VM was built again in between.
+            if let Err(error) = made.and_then(|function| Ok(slots.controller.plug(slot, function)?)) {
+                state.disks.remove(&slot);
+                return Err(error);
+            }
+            state.disks.insert(slot, Attached { disk, phase: Phase::In });
+            return Ok(slot);
         }
     }
 
@@ -169,7 +167,7 @@ impl Hotplug {
 
     /// Waits for the requests that are in flight of disks that the guest has released, and closes their files. Takes as long as
     /// the host does, 10 s at most.
-    pub fn release(&self) {
+    pub fn close_released(&self) {
         let ejected = mem::take(&mut self.state().ejected);
         for (function, _) in &ejected {
             function.stop();
@@ -202,7 +200,7 @@ impl Hotplug {
     }
 
     /// The guest has ejected what was in a slot.
-    pub(crate) fn ejected(&self, slot: u8, function: Arc<dyn Function>) {
+    fn ejected(&self, slot: u8, function: Arc<dyn Function>) {
         let mut state = self.state();
         let attached = state.disks.remove(&slot);
         let is_known = attached.is_some();
@@ -214,8 +212,8 @@ impl Hotplug {
         }
     }
 
-    /// For the VM's own side, which does not keep it.
-    pub(crate) fn downgrade(&self) -> impl Fn(u8, Arc<dyn Function>) + Send + Sync + 'static {
+    /// What the VM's own side, which does not keep this, calls with what the guest has ejected.
+    pub(crate) fn eject_handler(&self) -> impl Fn(u8, Arc<dyn Function>) + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.0);
         move |slot, function| match shared.upgrade() {
             Some(shared) => Self(shared).ejected(slot, function),

@@ -78,6 +78,14 @@ impl Clock {
     }
 }
 
+impl State {
+    /// How long the stage lasts that ends by time; none while no time counts.
+    fn left(&self) -> Option<Duration> {
+        self.clock.since?;
+        self.due.map(|due| due.saturating_sub(self.clock.now()))
+    }
+}
+
 impl Timer {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,8 +102,7 @@ impl Timer {
     fn run(&self) {
         let mut state = self.state();
         while !state.over {
-            let left = state.due.map(|due| due.saturating_sub(state.clock.now()));
-            state = match left.filter(|_| state.clock.since.is_some()) {
+            state = match state.left() {
                 Some(Duration::ZERO) => {
                     self.end_stage(&mut state);
                     state

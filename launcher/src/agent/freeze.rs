@@ -59,7 +59,7 @@ impl Freezer {
             if !self.has_failed {
                 return Ok(());
             }
-            // The thaw that is to come would meet this freeze.
+            // The thaw that is due soon would end this freeze.
             self.thaw(transport).await?;
         }
         self.has_failed = true;

@@ -26,7 +26,7 @@ struct Guest {
     /// What it is about to answer.
     answer: Vec<u8>,
     /// It answers what synchronizes the two as it should.
-    is_polite: bool,
+    answers_sync: bool,
 }
 
 impl Guest {
@@ -37,12 +37,12 @@ impl Guest {
         self.at += len;
     }
 
-    fn obey(&mut self, command: &[u8]) {
+    fn execute(&mut self, command: &[u8]) {
         let text =
             str::from_utf8(command.strip_prefix(&[0xff]).unwrap_or(command)).expect("a command is text");
         let command: Value = serde_json::from_str(text).expect("a command is JSON");
         let name = command.get("execute").and_then(Value::as_str).expect("a command has a name");
-        if self.is_polite && name == "guest-sync-delimited" {
+        if self.answers_sync && name == "guest-sync-delimited" {
             let answer = json!({ "return": command.pointer("/arguments/id") });
             self.answer.push(0xff);
             self.answer.extend(format!("{answer}\n").bytes());
@@ -70,7 +70,7 @@ impl AsyncWrite for Guest {
         self.command.extend(bytes);
         while let Some(end) = self.command.iter().position(|byte| *byte == b'\n') {
             let command: Vec<u8> = self.command.drain(..=end).collect();
-            self.obey(&command);
+            self.execute(&command);
         }
         Poll::Ready(Ok(bytes.len()))
     }
@@ -92,7 +92,7 @@ pub fn guest_agent(script: &[u8]) {
         at: 0,
         command: Vec::new(),
         answer: Vec::new(),
-        is_polite: kind & 1 == 1,
+        answers_sync: kind & 1 == 1,
     };
     let mut transport = Transport::new(Box::new(guest));
     block_on(async {

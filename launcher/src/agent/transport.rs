@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::Io;
 use super::response::cut;
+use crate::lines::{Line, line};
 
 /// The longest answer, in bytes. Those of guests with hundreds of NICs are shorter.
 pub(super) const MAX_LINE: usize = 256 << 10;
@@ -154,23 +155,9 @@ impl Transport {
 
     /// What comes before the end of the line.
     async fn line(&mut self) -> Result<Vec<u8>, AgentError> {
-        let mut line = Vec::new();
-        loop {
-            let bytes = self.from.fill_buf().await?;
-            if bytes.is_empty() {
-                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-            }
-            let end = bytes.iter().position(|byte| *byte == b'\n');
-            let part = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
-            if line.len() + part.len() > MAX_LINE {
-                return Err(AgentError::TooLong);
-            }
-            line.extend_from_slice(part);
-            let count = part.len() + usize::from(end.is_some());
-            self.from.consume(count);
-            if end.is_some() {
-                return Ok(line);
-            }
+        match line(&mut self.from, MAX_LINE).await? {
+            Line::Text(line) => Ok(line),
+            Line::TooLong => Err(AgentError::TooLong),
         }
     }
 }

@@ -61,7 +61,7 @@ impl GrowingImages {
         self.images().clear();
     }
 
-    /// The images that have grown, and do not grow any more, with their sizes in whole sectors: a hypervisor that is told of a
+    /// The images that have grown, and do not grow any more, with their sizes in whole sectors: a hypervisor that learns a
     /// size may cut off what comes after it. Each is reported once. Blocks.
     pub(super) fn grown(&self) -> Vec<(String, u64)> {
         let files: Vec<_> =

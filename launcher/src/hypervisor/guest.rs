@@ -40,6 +40,11 @@ pub(super) fn still_attached(volume: &PluggedVolume, how: &str) -> Fault {
     fault(Code::Conflict, detail)
 }
 
+/// Why a medium is not taken out.
+pub(super) fn drive_locked(volume: &PluggedVolume) -> Fault {
+    fault(Code::Conflict, format!("volume {} stays attached: the guest has locked the drive", volume.name))
+}
+
 /// A command for a running VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmCommand {

@@ -88,9 +88,9 @@ async fn start_vm(
         current: controls.clone(),
         stalls,
         links: config.links(),
+        dumping: None,
     };
-    let volumes =
-        hotplug::Volumes::new(&launch, (slots, media), end.events.clone(), stalling, growths.clone());
+    let volumes = hotplug::Volumes::new(&launch, slots, media, end.events.clone(), stalling, growths.clone());
     let pin = move |kind| {
         if let Some(pinning) = &pinning {
             pinning.pin_this(kind);

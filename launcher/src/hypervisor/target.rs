@@ -1,6 +1,6 @@
 //! Names of attached disks, as Linux gives them to those that it finds.
 
-use vireo_vmconfig::DiskBus;
+use vireo_vmconfig::{DiskBus, DiskSource};
 
 use crate::launch::{Disk, Launch};
 
@@ -25,6 +25,13 @@ impl FixedDisks {
             DiskBus::Scsi | DiskBus::Sata | DiskBus::Usb => target("sd", self.others, known),
         }
     }
+}
+
+/// The CD-ROM drives that have no medium at the start, with their positions in the list of disks and their names.
+pub(super) fn empty_drives(launch: &Launch) -> impl Iterator<Item = (usize, &Disk, String)> {
+    let cdroms = launch.disks.iter().enumerate().filter(|(_, disk)| disk.is_cdrom());
+    let named = cdroms.zip(0..).map(|((index, disk), number): (_, u32)| (index, disk, format!("sr{number}")));
+    named.filter(|(_, disk, _)| disk.source == DiskSource::NoMedium)
 }
 
 /// The first name of a disk that is free, as Linux gives them: sda to sdz, sdaa and so on.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::{info, warn};
-use vireo_proto::launcher::{DiskFailure, Links, Outcome, State, state::Phase};
+use vireo_proto::launcher::{DiskFailure, Fault, Links, Outcome, State, state::Phase};
 
 use super::dump::{self, is_under_way};
 use super::lifecycle::{Pause, Waiter};
@@ -13,6 +13,7 @@ use super::start::PendingVm;
 use super::{Command, Session, answer, earlier_deadline, reject};
 use crate::agent::{AgentClient, FROZEN};
 use crate::console::Console;
+use crate::fault::{Code, fault};
 use crate::hypervisor::{Event, Guest, VmCommand};
 use crate::launch::{Interface, Launch};
 
@@ -93,8 +94,7 @@ impl Session {
                     Some(Command::Lifecycle(command, reply)) => vm.lifecycle(command, reply),
                     Some(Command::Dump(command, reply)) => answer(reply, self.dump(&vm, command).err()),
                     Some(Command::Links(down, reply)) => {
-                        self.set_links(&vm, &down);
-                        answer(reply, None);
+                        answer(reply, self.set_links(&vm, &down).err());
                     }
                     Some(Command::Hotplug(wanted, reply)) => vm.hotplug(wanted, (&self.state(), self.node.files()), reply),
                     Some(other) => reject(other, &self.state()),
@@ -104,7 +104,12 @@ impl Session {
     }
 
     /// Switches the links of the NICs that are to change.
-    fn set_links(&self, vm: &RunningVm, down: &[String]) {
+    fn set_links(&self, vm: &RunningVm, down: &[String]) -> Result<(), Fault> {
+        if let Some(unknown) =
+            down.iter().find(|name| vm.launch.interfaces.iter().all(|nic| nic.name != **name))
+        {
+            return Err(fault(Code::Invalid, format!("the VM has no NIC {unknown}")));
+        }
         let before = self.state().links.unwrap_or_default().down;
         let nics = vm.launch.interfaces.iter().enumerate();
         for (index, nic) in nics.filter(|(_, nic)| before.contains(&nic.name) != down.contains(&nic.name)) {
@@ -114,6 +119,7 @@ impl Session {
         }
         let links = links(&vm.launch, |nic| !down.contains(&nic.name));
         self.publish(|state| state.links = Some(links));
+        Ok(())
     }
 
     pub(super) async fn stopping(&mut self, mut vm: RunningVm, mut deadline: Instant) -> Stage {

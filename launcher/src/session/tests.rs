@@ -368,6 +368,17 @@ async fn answer_as_frozen(port: UnixStream) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn links_are_those_of_nics() {
+    let scene = scene();
+    let down = || vec!["x".to_owned()];
+    assert_eq!(scene.handle.set_links(down()).await.unwrap().code(), Code::Conflict, "no VM runs");
+    let _vm = scene.run().await;
+    let fault = scene.handle.set_links(down()).await.unwrap();
+    assert_eq!((fault.code(), fault.detail.as_str()), (Code::Invalid, "the VM has no NIC x"));
+    assert_eq!(scene.handle.set_links(Vec::new()).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_memory_dump_ends_before_anything_else_is_done() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join(FILES_SOCKET);

@@ -16,7 +16,7 @@ pub(super) fn install(
     let taken = assembly.pci.addresses();
     let free = (0..32_u8).filter(|slot| taken.iter().all(|address| address.device() != *slot));
     let mask = free.take(HOTPLUG_SLOTS).fold(0, |mask, slot| mask | 1_u32 << slot);
-    let ejected = Box::new(hotplug.downgrade());
+    let ejected = Box::new(hotplug.eject_handler());
     let controller = Arc::new(Controller::new(&assembly.pci, assembly.power.clone(), mask, ejected));
     assembly.buses.port(
         "hotplug controller",

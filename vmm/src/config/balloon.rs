@@ -41,15 +41,15 @@ struct Shared {
 pub(crate) const BALLOON_PAGE: u64 = 4096;
 
 impl Balloon {
-    /// One that has the driver report free pages, which the host takes back, or not.
-    pub fn new(reports_free_pages: bool) -> Self {
-        let shared = Shared { keeps_free_pages: !reports_free_pages, ..Shared::default() };
+    /// One whose driver keeps free pages, or reports them, so that the host takes them back.
+    pub fn new(keeps_free_pages: bool) -> Self {
+        let shared = Shared { keeps_free_pages, ..Shared::default() };
         Self(Arc::new(Mutex::new(shared)))
     }
 
-    /// Whether the driver is to report free pages.
-    pub(crate) fn reports_free_pages(&self) -> bool {
-        !self.shared().keeps_free_pages
+    /// Whether the driver is not to report free pages.
+    pub(crate) fn keeps_free_pages(&self) -> bool {
+        self.shared().keeps_free_pages
     }
 
     /// Requests statistics of the driver. It may have none to give: it may be absent, or its VM paused.

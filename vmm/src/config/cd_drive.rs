@@ -30,7 +30,7 @@ pub struct MediumLocked;
 impl CdDrive {
     /// Inserts a raw image, in place of what is in the drive. With `direct`, reads bypass the host's page cache.
     pub fn insert(&self, image: &File, direct: bool) -> Result<(), ImageError> {
-        let medium = block::open_raw(image, (true, direct))?;
+        let medium = block::open_raw(image, true, direct)?;
         self.lock().replace(Some(medium));
         Ok(())
     }

@@ -135,7 +135,7 @@ pub fn pci(script: &[u8]) {
     root.add(Bochs::new(head.clone())).expect("a slot");
     let hotplug = Hotplug::new(|_| {});
     let power = Arc::new(PowerManagement::new(Arc::new(Lines), Arc::new(Outcome::default())));
-    let controller = Controller::new(&root, power, HOTPLUG_MASK, Box::new(hotplug.downgrade()));
+    let controller = Controller::new(&root, power, HOTPLUG_MASK, Box::new(hotplug.eject_handler()));
     let slots = Arc::new(hotplug::Slots::new(Arc::new(controller), host.clone()));
     let ports = BusRange::new(layout::HOTPLUG_PORT.into(), layout::HOTPLUG_SIZE.into()).expect("a range");
     pio.insert(ports, slots.controller.clone()).expect("room");
@@ -179,7 +179,7 @@ pub fn pci(script: &[u8]) {
                     return Some(());
                 }
                 32 => {
-                    hotplug.release();
+                    hotplug.close_released();
                     return Some(());
                 }
                 port => (&pio, u64::from(layout::HOTPLUG_PORT) + u64::from(port & 15)),
@@ -194,7 +194,7 @@ pub fn pci(script: &[u8]) {
         Some(())
     };
     while step().is_some() {}
-    hotplug.release();
+    hotplug.close_released();
     root.programmed().high_bars();
     root.pause();
     root.resume();

@@ -67,7 +67,11 @@ impl Controller {
         // Without the bus there is no guest either.
         let Some(root) = self.root.upgrade() else { return Ok(()) };
         root.hot_add(Address::root(slot), function)?;
-        self.registers().plugged |= bit(slot) & self.mask;
+        let mut registers = self.registers();
+        // That was for what was in the slot before.
+        registers.requested &= !bit(slot);
+        registers.plugged |= bit(slot) & self.mask;
+        drop(registers);
         self.power.raise_hotplug();
         Ok(())
     }
@@ -126,8 +130,8 @@ impl BusDevice for Controller {
     }
 }
 
-/// What the guest has not read yet. A VM to which something is attached is not saved: a VM that is loaded is built from its
-/// configuration, which does not have that.
+/// The mask of the slots; where nothing is attached, the registers are of no use. A VM to which something is attached is not saved: a
+/// VM that is loaded is built from its configuration, which does not have that.
 impl Section for Controller {
     const TAG: &'static str = "pci-hotplug";
     const VERSION: u16 = 1;

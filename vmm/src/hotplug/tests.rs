@@ -54,7 +54,7 @@ impl World {
         let range = [RamRange { start: 0, len: RAM }];
         let root = Arc::new(Root::new((&mmio, &pio), &range, Arc::new(FakePins::default())).unwrap());
         let power = Arc::new(PowerManagement::new(Arc::new(Line), Arc::new(Outcome::default())));
-        let ejected = Box::new(hotplug.downgrade());
+        let ejected = Box::new(hotplug.eject_handler());
         let controller = Arc::new(Controller::new(&root, power.clone(), MASK, ejected));
         let host = DeviceContext {
             memory: memory::create(MemorySize::from_bytes(RAM).unwrap(), None).unwrap(),
@@ -136,10 +136,11 @@ fn a_disk_comes_and_goes_when_the_guest_lets_it() {
     assert_eq!((vm.ids(2), released.lock().unwrap().len()), (BLOCK, 0), "the guest has it still");
     vm.eject(0b100);
     assert_eq!(vm.ids(2), EMPTY);
+    assert!(hotplug.state().ejected[0].1.is_some(), "its file is not closed by the vCPU");
     assert!(!vm.mmio.read(bar, &mut [0; 4]), "nothing is left where its BAR was");
     vm.config(2, 0x04, 6);
     assert!(!vm.mmio.read(bar, &mut [0; 4]));
-    hotplug.release();
+    hotplug.close_released();
     assert_eq!(*released.lock().unwrap(), [2]);
     assert!(matches!(hotplug.detach(2), Err(HotplugError::Absent(2))));
     assert_eq!(hotplug.attach(disk()).unwrap(), 2, "the slot is free");
@@ -183,6 +184,32 @@ fn a_reset_keeps_disks_but_those_that_are_to_go() {
 }
 
 #[test]
+fn a_disk_that_cannot_be_opened_again_is_lost_by_a_reset_and_no_other() {
+    let (hotplug, released) = hotplug();
+    let vm = World::new(&hotplug);
+    let image = tempfile::tempfile().unwrap();
+    image.set_len(4096).unwrap();
+    hotplug.attach(Disk::new(DiskImage::Raw(image.try_clone().unwrap()))).unwrap();
+    hotplug.attach(disk()).unwrap();
+    // It is no image any more.
+    image.set_len(0).unwrap();
+    vm.root.stop();
+    drop(vm);
+    let vm = World::new(&hotplug);
+    assert_eq!(((2..5).map(|slot| vm.ids(slot)).collect::<Vec<_>>()), [EMPTY, BLOCK, EMPTY]);
+    assert_eq!(*released.lock().unwrap(), [2]);
+}
+
+#[test]
+fn a_request_to_eject_is_not_for_the_next_disk() {
+    let (hotplug, _) = hotplug();
+    let vm = World::new(&hotplug);
+    vm.slots.controller.request_eject(2);
+    assert_eq!(hotplug.attach(disk()).unwrap(), 2);
+    assert_eq!((vm.register(UP), vm.register(DOWN)), (0b100, 0));
+}
+
+#[test]
 fn a_vm_with_attached_disks_is_not_saved() {
     let (hotplug, _) = hotplug();
     let vm = World::new(&hotplug);
@@ -219,7 +246,7 @@ proptest! {
                 2 => vm.slots.controller.read(offset, &mut vec![0; len]),
                 3 => vm.slots.controller.write(offset, &value.to_le_bytes().repeat(2)[..len]),
                 4 => vm.eject(value),
-                _ => hotplug.release(),
+                _ => hotplug.close_released(),
             }
             let there: Vec<u8> = vm.root.addresses().iter().map(|at| at.device()).collect();
             let known: Vec<u8> = hotplug.state().disks.keys().copied().collect();
@@ -228,7 +255,7 @@ proptest! {
             prop_assert!(fixed.iter().all(|at| there.contains(&at.device())));
             prop_assert_eq!(attached, count.load(Ordering::Relaxed) + known.len() as u64);
         }
-        hotplug.release();
+        hotplug.close_released();
         prop_assert!(hotplug.state().ejected.is_empty());
     }
 }

@@ -83,7 +83,7 @@ impl Root {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
         let free = |device: &Address| slots.keys().all(|taken| taken.device() != device.device());
         let address = (0..32).map(Address::root).find(free).ok_or(RootError::Full)?;
-        self.put(&mut slots, (address, false), function)?;
+        self.put(&mut slots, address, false, function)?;
         Ok(address)
     }
 
@@ -91,13 +91,13 @@ impl Root {
     /// to set the multi-function bit ([`super::ConfigSpace::set_multifunction`]), or the guest does not look.
     pub fn add_at(&self, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
-        self.put(&mut slots, (address, false), function)
+        self.put(&mut slots, address, false, function)
     }
 
     /// Puts `function` at `address` while the guest runs, which assigns addresses to its BARs.
     pub(crate) fn hot_add(&self, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
-        self.put(&mut slots, (address, true), function)
+        self.put(&mut slots, address, true, function)
     }
 
     /// Takes the function at `address` away. It is still to be detached and stopped.
@@ -108,7 +108,8 @@ impl Root {
     fn put(
         &self,
         slots: &mut Slots,
-        (address, is_hot): (Address, bool),
+        address: Address,
+        is_hot: bool,
         function: Arc<dyn Function>,
     ) -> Result<(), RootError> {
         if slots.contains_key(&address) {

@@ -126,7 +126,9 @@ impl Vcpu {
     /// What a memory dump has of it.
     pub(crate) fn registers(&self) -> Result<Registers, SectionError> {
         let fd = self.fd();
-        let kernel_gs_base = read_msrs(fd, &[KERNEL_GS_BASE])?.first().map_or(0, |msr| msr.1);
+        let bases = read_msrs(fd, &[KERNEL_GS_BASE])?;
+        let (_, kernel_gs_base) =
+            *bases.first().ok_or(SectionError::Unsavable("KVM does not read the base of GS"))?;
         Ok(Registers {
             regs: fd.get_regs().map_err(KvmError::at("read a vCPU's general registers"))?,
             sregs: fd.get_sregs().map_err(KvmError::at("read a vCPU's special registers"))?,

@@ -122,7 +122,7 @@ impl BalloonDevice {
 
 impl Device for BalloonDevice {
     fn info(&self) -> DeviceInfo {
-        let reports = self.handle.reports_free_pages();
+        let reports = !self.handle.keeps_free_pages();
         DeviceInfo {
             name: "balloon",
             id: DEVICE_ID,

@@ -21,6 +21,8 @@ pub(super) struct CommandLoop {
     pub(super) stalls: Stalls,
     /// Of its NICs, in their order: the same for all VMs.
     pub(super) links: Vec<Arc<Link>>,
+    /// Writes the VM's memory to a file.
+    pub(super) dumping: Option<JoinHandle<Result<(), SaveError>>>,
 }
 
 impl CommandLoop {
@@ -37,7 +39,6 @@ impl CommandLoop {
         mut dumps: mpsc::Receiver<File>,
     ) {
         let mut killed = false;
-        let mut dumping: Option<JoinHandle<Result<(), SaveError>>> = None;
         loop {
             tokio::select! {
                 command = commands.recv(), if !killed => match command {
@@ -46,12 +47,12 @@ impl CommandLoop {
                         killed = true;
                         self.apply(Controls::kill);
                     }
-                    Some(command) => self.execute(command, dumping.is_some()).await,
+                    Some(command) => self.execute(command).await,
                 },
-                Some(change) = failures.recv(), if !killed => self.disk_failed(change, dumping.is_some()).await,
-                Some(file) = dumps.recv(), if dumping.is_none() => dumping = self.dump(file),
-                written = finished(&mut dumping), if dumping.is_some() => {
-                    dumping = None;
+                Some(change) = failures.recv(), if !killed => self.disk_failed(change).await,
+                Some(file) = dumps.recv(), if self.dumping.is_none() => self.dumping = self.dump(file),
+                written = finished(&mut self.dumping) => {
+                    self.dumping = None;
                     self.dumped(written);
                 }
                 changed = self.current.changed() => {
@@ -69,7 +70,7 @@ impl CommandLoop {
         }
     }
 
-    async fn execute(&self, command: VmCommand, is_dumping: bool) {
+    async fn execute(&self, command: VmCommand) {
         match command {
             VmCommand::PowerButton => {
                 self.desired.reboot_softly(false);
@@ -87,10 +88,7 @@ impl CommandLoop {
             }
             VmCommand::Resume => {
                 self.desired.pause(false);
-                // At its end, a dump resumes it.
-                if !is_dumping {
-                    self.resume();
-                }
+                self.resume();
                 self.emit(Event::Resumed);
             }
             VmCommand::SetLink { index, up } => {
@@ -103,13 +101,13 @@ impl CommandLoop {
     }
 
     /// A disk's requests are held, are still held, or are no longer held.
-    async fn disk_failed(&mut self, change: StallChange, is_dumping: bool) {
+    async fn disk_failed(&mut self, change: StallChange) {
         let failures = self.stalls.update(change);
         if self.stalls.any() {
             // The disk's worker is to try again.
             self.pause(Controls::pause_vcpus).await;
-        } else if !self.desired.paused() && !is_dumping {
-            self.apply(Controls::resume);
+        } else if !self.desired.paused() {
+            self.resume();
         }
         self.emit(Event::DisksFailed(failures));
     }
@@ -134,8 +132,11 @@ impl CommandLoop {
         self.emit(Event::MemoryDumped(written.err()));
     }
 
-    /// Resumes the VM; vCPUs only where no disk holds them.
+    /// Resumes the VM, unless its memory is being written: the end of that resumes it. vCPUs only where no disk holds them.
     fn resume(&self) {
+        if self.dumping.is_some() {
+            return;
+        }
         match self.stalls.any() {
             true => {
                 self.apply(Controls::resume_devices);

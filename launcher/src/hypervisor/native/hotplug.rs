@@ -68,7 +68,8 @@ struct Waiting {
 impl Volumes {
     pub(super) fn new(
         launch: &Arc<Launch>,
-        (slots, media): (Hotplug, Media),
+        slots: Hotplug,
+        media: Media,
         events: mpsc::UnboundedSender<Event>,
         stalling: StallingDisks,
         growing: GrowingDisks,
@@ -95,7 +96,7 @@ impl Volumes {
                 changed = current.changed() => if changed.is_err() {
                     // Those of the last guest have workers that may take their time to end.
                     let slots = self.slots.clone();
-                    let _ = spawn_blocking(move || slots.release()).await;
+                    let _ = spawn_blocking(move || slots.close_released()).await;
                     return;
                 },
             }
@@ -131,7 +132,8 @@ impl Volumes {
                 match spawn_blocking(move || slots.detach(slot)).await {
                     Ok(Ok(())) => self.waiting = Some(Waiting { slot, reply, deadline }),
                     // The guest has released it by itself, which is reported next.
-                    Ok(Err(_)) | Err(_) => answer(reply, None),
+                    Ok(Err(_)) => answer(reply, None),
+                    Err(_) => answer(reply, Some(fault(Code::Internal, "detaching the volume broke off"))),
                 }
             }
         }
@@ -170,7 +172,7 @@ impl Volumes {
     async fn released(&mut self, slot: u8) {
         let slots = self.slots.clone();
         // Requests in flight are waited for; the files are closed.
-        if spawn_blocking(move || slots.release()).await.is_err() {
+        if spawn_blocking(move || slots.close_released()).await.is_err() {
             tracing::error!("closing a volume broke off");
         }
         if let Some(at) = self.attached.iter().position(|volume| volume.slot == slot) {
@@ -233,7 +235,7 @@ mod tests {
         let (events, receiver) = mpsc::unbounded_channel();
         let launch = Arc::new(Launch { hotplug, ..sample::kernel_boot() });
         let (_, stalling, _) = stall::listen([]);
-        (Volumes::new(&launch, (slots().0, Media::default()), events, stalling, Arc::default()), receiver)
+        (Volumes::new(&launch, slots().0, Media::default(), events, stalling, Arc::default()), receiver)
     }
 
     async fn answer_to(volumes: &mut Volumes, action: HotplugAction) -> Option<Fault> {
@@ -268,6 +270,17 @@ mod tests {
             let detach = HotplugAction::Detach("data".to_owned());
             assert_eq!(answer_to(&mut volumes, detach).await, None, "it is out already");
         }
+    }
+
+    #[tokio::test]
+    async fn a_volume_is_attached_once() {
+        let (mut volumes, mut events) = volumes(true);
+        let status = PluggedVolume { name: "data".into(), target: "sda".into(), path: "/data.img".into() };
+        volumes.attached.push(Volume { status, slot: 4, stall: 0, growth: Arc::default() });
+        // No VM was built: another one would be a fault.
+        assert_eq!(answer_to(&mut volumes, attach(DiskBus::Scsi, "")).await, None);
+        assert_eq!(volumes.attached.len(), 1);
+        assert!(matches!(events.try_recv(), Ok(Event::Plugged(all)) if all.len() == 1));
     }
 
     #[tokio::test]

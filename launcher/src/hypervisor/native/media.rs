@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 use vireo_vmconfig::{CacheMode, DiskSource};
-use vireo_vmm::config::{CdDrive, VmConfig};
+use vireo_vmm::config::{CdDrive, MediumLocked, VmConfig};
 
-use super::super::guest::UNPLUG_TIMEOUT;
+use super::super::guest::{UNPLUG_TIMEOUT, drive_locked, plugged_volume};
+use super::super::target::empty_drives;
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::DiskFiles;
 use crate::launch::{Disk, Launch};
@@ -26,14 +28,15 @@ struct Drive {
     drive: Arc<CdDrive>,
     /// What is in it.
     volume: Option<PluggedVolume>,
+    /// Takes the medium out once the host has answered the guest's read.
+    ejecting: Option<JoinHandle<Result<(), MediumLocked>>>,
 }
 
 impl Media {
     pub(super) fn of(launch: &Launch, config: &VmConfig) -> Self {
         let drives = config.cd_drives().into_iter().filter_map(|(index, drive)| {
-            let name = launch.disks.get(index)?.name.clone();
-            let before = launch.disks.iter().take(index).filter(|disk| disk.is_cdrom()).count();
-            Some(Drive { name, target: format!("sr{before}"), drive, volume: None })
+            let (_, disk, target) = empty_drives(launch).find(|(at, ..)| *at == index)?;
+            Some(Drive { name: disk.name.clone(), target, drive, volume: None, ejecting: None })
         });
         Self { drives: drives.collect() }
     }
@@ -53,41 +56,56 @@ impl Media {
         let unsupported = |detail| fault_at(Code::Unsupported, &disk.field, detail);
         let found = self.drives.iter_mut().find(|drive| drive.name == disk.name);
         let found = found.ok_or_else(|| unsupported("the VM was started without this drive"))?;
-        let DiskSource::Raw(path) = &disk.source else {
+        if !matches!(disk.source, DiskSource::Raw(_)) {
             return Err(unsupported("only raw images are inserted"));
-        };
+        }
+        if found.ejecting.is_some()
+            && let Err(fault) = found.eject().await
+            && found.ejecting.is_some()
+        {
+            return Err(fault);
+        }
         // The caller may not have waited for the answer.
         if found.volume.is_some() {
             return Ok(());
         }
         let (drive, direct) = (found.drive.clone(), disk.cache == CacheMode::None);
         // The host's storage may take its time.
-        let inserted = tokio::task::spawn_blocking(move || drive.insert(&files.image, direct)).await;
+        let inserted = spawn_blocking(move || drive.insert(&files.image, direct)).await;
         let failed = |detail| fault_at(Code::HostResource, &disk.field, detail);
         inserted
             .map_err(|error| failed(chain(&error)))?
             .map_err(|error| failed(format!("volume {}: {}", disk.name, chain(&error))))?;
-        let (name, target) = (disk.name.clone(), found.target.clone());
-        found.volume = Some(PluggedVolume { name, target, path: path.to_string_lossy().into_owned() });
+        found.volume = Some(plugged_volume(disk, found.target.clone()));
         Ok(())
     }
 
     /// Takes the medium out of a drive, unless the guest has locked it.
     pub(super) async fn eject(&mut self, name: &str) -> Result<(), Fault> {
         let found = self.drives.iter_mut().find(|drive| drive.name == name && drive.volume.is_some());
-        let Some(found) = found else { return Ok(()) };
-        let drive = found.drive.clone();
-        let ejected = tokio::task::spawn_blocking(move || drive.eject());
-        let Ok(ejected) = timeout(UNPLUG_TIMEOUT, ejected).await else {
-            let detail =
-                format!("volume {name} stays attached: its storage has not answered a read of the guest");
+        match found {
+            Some(found) => found.eject().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drive {
+    /// Takes the medium out, or goes on with that.
+    async fn eject(&mut self) -> Result<(), Fault> {
+        let Some(volume) = &self.volume else { return Ok(()) };
+        let drive = self.drive.clone();
+        let mut task = self.ejecting.take().unwrap_or_else(|| spawn_blocking(move || drive.eject()));
+        let Ok(ejected) = timeout(UNPLUG_TIMEOUT, &mut task).await else {
+            self.ejecting = Some(task);
+            let detail = format!(
+                "volume {} stays attached: its storage has not answered a read of the guest",
+                volume.name
+            );
             return Err(fault(Code::Conflict, detail));
         };
-        ejected.map_err(|error| fault(Code::Internal, chain(&error)))?.map_err(|_| {
-            let detail = format!("volume {name} stays attached: the guest has locked the drive");
-            fault(Code::Conflict, detail)
-        })?;
-        found.volume = None;
+        ejected.map_err(|error| fault(Code::Internal, chain(&error)))?.map_err(|_| drive_locked(volume))?;
+        self.volume = None;
         Ok(())
     }
 }
@@ -119,6 +137,7 @@ mod tests {
             target: format!("sr-{name}"),
             drive: Arc::default(),
             volume: None,
+            ejecting: None,
         });
         let mut media = Media { drives: drives.into() };
         let files = |content: &[u8]| {
@@ -137,6 +156,7 @@ mod tests {
         }
         media.insert(&drive("two"), files(&[0; 2048])).await.unwrap();
         assert_eq!(names(&media), ["two sr-two"]);
+        media.insert(&drive("two"), files(&[])).await.expect("it is in already");
         media.insert(&drive("one"), files(&[0; 2048])).await.unwrap();
         assert_eq!(names(&media), ["one sr-one", "two sr-two"]);
         for _ in 0..2 {

@@ -10,8 +10,12 @@ use vireo_vmm::config::{DiskStall, StallCause};
 /// A disk's number, and why a request of it is held; nothing once none is.
 pub(super) type StallChange = (usize, Option<StallCause>);
 
-/// Disks with their names, by their numbers.
-type Disks = BTreeMap<usize, (String, Arc<DiskStall>)>;
+/// Disks with their names, by their numbers. No number is used again: a disk that is gone may still report.
+#[derive(Debug, Default)]
+struct Disks {
+    by_number: BTreeMap<usize, (String, Arc<DiskStall>)>,
+    next: usize,
+}
 
 /// The disks of a VM: those that it has from the start, and those that are attached.
 #[derive(Clone, Debug)]
@@ -47,17 +51,18 @@ impl StallingDisks {
     /// Listens to another disk; answers with its number.
     pub(super) fn add(&self, name: String, disk: &Arc<DiskStall>) -> usize {
         let mut disks = self.disks();
-        let number = disks.last_key_value().map_or(0, |(last, _)| last + 1);
+        let number = disks.next;
+        disks.next += 1;
         let changes = self.changes.clone();
         // Who drives the VM may have ended before it.
         disk.listen(move |cause| drop(changes.send((number, cause))));
-        disks.insert(number, (name, disk.clone()));
+        disks.by_number.insert(number, (name, disk.clone()));
         number
     }
 
     /// Forgets a disk, of which nothing is held any more.
     pub(super) fn remove(&self, number: usize) {
-        self.disks().remove(&number);
+        self.disks().by_number.remove(&number);
         // As in `add`.
         let _ = self.changes.send((number, None));
     }
@@ -67,12 +72,12 @@ impl Stalls {
     /// Applies a change and returns all current failures.
     pub(super) fn update(&mut self, (disk, cause): StallChange) -> Vec<DiskFailure> {
         let disks = self.disks.disks();
-        match cause.filter(|_| disks.contains_key(&disk)) {
+        match cause.filter(|_| disks.by_number.contains_key(&disk)) {
             Some(cause) => self.failed.insert(disk, cause),
             None => self.failed.remove(&disk),
         };
         let failure = |(number, cause): (&usize, &StallCause)| DiskFailure {
-            disk: disks.get(number).map(|(name, _)| name.clone()).unwrap_or_default(),
+            disk: disks.by_number.get(number).map(|(name, _)| name.clone()).unwrap_or_default(),
             no_space: cause.no_space,
             message: cause.message.clone(),
         };
@@ -86,7 +91,7 @@ impl Stalls {
 
     /// Has all that is held tried again now.
     pub(super) fn retry(&self) {
-        self.disks.disks().values().for_each(|(_, disk)| disk.retry());
+        self.disks.disks().by_number.values().for_each(|(_, disk)| disk.retry());
     }
 }
 
@@ -108,6 +113,15 @@ mod tests {
         assert!(stalls.any());
         assert_eq!(names(stalls.update((1, None))), ["root broken"]);
         assert!(stalls.update((0, None)).is_empty() && !stalls.any());
+        // What is gone may still report, and is not another one.
+        let [first, second] = ["one", "two"].map(|name| {
+            let number = disks.add(name.to_owned(), &Arc::default());
+            disks.remove(number);
+            number
+        });
+        assert_ne!(first, second);
+        assert!(stalls.update((first, Some(full.clone()))).is_empty());
+        while changes.try_recv().is_ok() {}
         let added = disks.add("more".to_owned(), &Arc::default());
         assert_eq!(names(stalls.update((added, Some(full.clone())))), ["more full"]);
         disks.remove(added);

@@ -67,7 +67,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     let layout = Layout::of(launch, resources.agent.is_some());
     blockdev::disks(&mut args, launch, &resources.files, layout);
     device::devices(&mut args, launch, &resources.taps, &resources.vhost);
-    agent(&mut args, resources);
+    ports(&mut args, resources);
     hotplug::ports(&mut args, launch);
     extra::devices(&mut args, launch, resources.tpm, resources.vsock);
     virtiofs::devices(&mut args, launch);
@@ -237,22 +237,22 @@ fn chardevs(args: &mut Args, resources: &Resources<'_>) {
     }
 }
 
-/// After every other device, none of which it shall move to another slot.
-fn agent(args: &mut Args, resources: &Resources<'_>) {
-    let Some(fd) = resources.agent else { return };
-    args.option("-chardev", format!("socket,id={AGENT},fd={fd}"));
-    args.json("-device", &json!({ "driver": "virtio-serial-pci", "id": "ports" }));
-    let port = json!({
-        "driver": "virtserialport", "bus": "ports.0", "id": AGENT, "chardev": AGENT, "name": crate::agent::PORT,
-    });
-    args.json("-device", &port);
-    let Some(fd) = resources.metrics else { return };
-    args.option("-chardev", format!("socket,id=metrics,fd={fd}"));
-    let port = json!({
-        "driver": "virtserialport", "bus": "ports.0", "id": "metrics", "chardev": "metrics",
-        "name": crate::metrics_port::PORT,
-    });
-    args.json("-device", &port);
+/// After every other device, none of which their controller shall move to another slot.
+fn ports(args: &mut Args, resources: &Resources<'_>) {
+    let ports = [
+        (AGENT, crate::agent::PORT, resources.agent),
+        ("metrics", crate::metrics_port::PORT, resources.metrics),
+    ];
+    if ports.iter().any(|(.., fd)| fd.is_some()) {
+        args.json("-device", &json!({ "driver": "virtio-serial-pci", "id": "ports" }));
+    }
+    for (id, name, fd) in ports {
+        let Some(fd) = fd else { continue };
+        args.option("-chardev", format!("socket,id={id},fd={fd}"));
+        let port =
+            json!({ "driver": "virtserialport", "bus": "ports.0", "id": id, "chardev": id, "name": name });
+        args.json("-device", &port);
+    }
 }
 
 #[cfg(test)]

@@ -60,6 +60,31 @@ fn bare() -> Resources<'static> {
     }
 }
 
+#[test]
+fn metrics_have_a_port_with_or_without_that_of_the_agent() {
+    let launch = sample::kernel_boot();
+    for (agent, expected) in [
+        (Some(7), &["org.qemu.guest_agent.0", "org.github.vhostmd.1"][..]),
+        (None, &["org.github.vhostmd.1"]),
+    ] {
+        let line = arguments(
+            &launch,
+            &Resources {
+                files: launch.disks.iter().map(|_| None).collect(),
+                agent,
+                metrics: Some(6),
+                ..bare()
+            },
+        );
+        let devices = devices(&line);
+        let of = |driver: &str| devices.iter().filter(|one| one["driver"] == *driver).collect::<Vec<_>>();
+        assert_eq!(of("virtio-serial-pci").len(), 1);
+        let names: Vec<_> = of("virtserialport").iter().map(|port| port["name"].as_str().unwrap()).collect();
+        assert_eq!(names, expected);
+        assert!(values(&line, "-chardev").contains(&"socket,id=metrics,fd=6"));
+    }
+}
+
 /// The values of an option, in order.
 fn values<'a>(line: &'a [String], option: &str) -> Vec<&'a str> {
     line.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1].as_str()).collect()

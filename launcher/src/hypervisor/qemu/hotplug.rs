@@ -15,13 +15,15 @@ use tracing::warn;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 
 use super::super::growth::GrowingImages;
-use super::super::guest::{HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, plugged_volume, still_attached};
-use super::super::target::FixedDisks;
+use super::super::guest::{
+    HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, drive_locked, plugged_volume, still_attached,
+};
+use super::super::target::{FixedDisks, empty_drives};
 use super::process::set_direct_io;
 use crate::fault::{Code, fault, fault_at};
 use crate::launch::{Disk, Launch};
 pub(super) use qmp_commands::{ID, ports};
-use vireo_vmconfig::{CacheMode, DiskBus, DiskSource};
+use vireo_vmconfig::{CacheMode, DiskBus};
 
 /// Limit of attached volumes.
 const MAX_VOLUMES: usize = 32;
@@ -115,15 +117,13 @@ pub(super) struct Hotplug {
 impl Hotplug {
     /// `growing` gets the images of the attached volumes.
     pub(super) fn of(launch: &Launch, growing: GrowingImages) -> Self {
-        let cdroms = launch.disks.iter().enumerate().filter(|(_, disk)| disk.is_cdrom()).enumerate();
-        let drives = cdroms.filter(|(_, (_, disk))| disk.source == DiskSource::NoMedium);
-        let drive = |(number, (index, disk)): (usize, (usize, &Disk))| Drive {
+        let drives = empty_drives(launch).map(|(index, disk, target)| Drive {
             name: disk.name.clone(),
             device: qmp_commands::drive(index),
-            target: format!("sr{number}"),
-        };
+            target,
+        });
         Self {
-            drives: drives.map(drive).collect(),
+            drives: drives.collect(),
             ports: launch.hotplug.then_some(qmp_commands::PORTS),
             fixed: FixedDisks::of(launch),
             volumes: Vec::new(),
@@ -264,24 +264,30 @@ impl Hotplug {
                 let line = operation.disk.as_deref().map(|disk| qmp_commands::add_node(disk, number));
                 self.advance(operation, Stage::AddNode, line?)
             }
-            (Stage::AddNode | Stage::OpenEmptyTray, Ok(())) if operation.volume.drive.is_some() => {
-                let drive = operation.volume.drive.as_ref()?.device.clone();
-                match operation.stage {
-                    Stage::AddNode => {
-                        // An empty drive may be locked, too.
-                        let line = qmp_commands::open_tray(&drive, true);
-                        self.advance(operation, Stage::OpenEmptyTray, line)
-                    }
-                    _ => {
-                        let line = qmp_commands::insert_medium(&drive, number);
-                        self.advance(operation, Stage::InsertMedium, line)
-                    }
+            (Stage::AddNode, Ok(())) => match &operation.volume.drive {
+                Some(drive) => {
+                    // An empty drive may be locked, too.
+                    let line = qmp_commands::open_tray(&drive.device, true);
+                    self.advance(operation, Stage::OpenEmptyTray, line)
                 }
+                None => {
+                    let port = operation.volume.port;
+                    let line =
+                        operation.disk.as_deref().map(|disk| qmp_commands::add_device(disk, number, port));
+                    self.advance(operation, Stage::AddDevice, line?)
+                }
+            },
+            (Stage::OpenEmptyTray, Ok(())) => {
+                let line = qmp_commands::insert_medium(&operation.volume.drive.as_ref()?.device, number);
+                self.advance(operation, Stage::InsertMedium, line)
             }
-            (Stage::InsertMedium | Stage::RemoveMedium, Ok(())) => {
+            (Stage::InsertMedium, Ok(())) => {
                 let line = qmp_commands::close_tray(&operation.volume.drive.as_ref()?.device);
-                let is_in = operation.stage == Stage::InsertMedium;
-                self.advance(operation, if is_in { Stage::CloseTray } else { Stage::CloseEmptyTray }, line)
+                self.advance(operation, Stage::CloseTray, line)
+            }
+            (Stage::RemoveMedium, Ok(())) => {
+                let line = qmp_commands::close_tray(&operation.volume.drive.as_ref()?.device);
+                self.advance(operation, Stage::CloseEmptyTray, line)
             }
             (Stage::InsertMedium, Err(why)) => {
                 let fault = Some(qemu_error(&operation, why));
@@ -297,20 +303,14 @@ impl Hotplug {
                 let line = qmp_commands::remove_medium(&operation.volume.drive.as_ref()?.device);
                 self.advance(operation, Stage::RemoveMedium, line)
             }
+            // QEMU has no class for that error.
             (Stage::RemoveMedium, Err(why)) if why.contains("is not open") => {
-                let fault = still_attached(&operation.volume.status, "has locked the drive");
+                let fault = drive_locked(&operation.volume.status);
                 self.end(operation, Some(fault))
             }
             (Stage::OpenTray | Stage::RemoveMedium, Err(why)) => {
                 let fault = qemu_error(&operation, why);
                 self.end(operation, Some(fault))
-            }
-            (Stage::AddNode | Stage::OpenEmptyTray, Ok(())) => {
-                let line = operation
-                    .disk
-                    .as_deref()
-                    .map(|disk| qmp_commands::add_device(disk, number, operation.volume.port));
-                self.advance(operation, Stage::AddDevice, line?)
             }
             (Stage::AddDevice, Ok(())) => {
                 self.volumes.push(operation.volume.clone());

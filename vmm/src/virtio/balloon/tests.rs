@@ -83,7 +83,7 @@ fn free_pages_are_the_hosts() {
 #[test]
 fn free_pages_are_reported_unless_they_are_to_be_kept() {
     for reports in [true, false] {
-        let info = BalloonDevice::new(&Balloon::new(reports)).unwrap().info();
+        let info = BalloonDevice::new(&Balloon::new(!reports)).unwrap().info();
         let has = |feature: u64| info.features & feature != 0;
         assert_eq!((has(PAGE_REPORTING), has(PAGE_POISON), has(STATS_VQ)), (reports, reports, true));
         assert_eq!(info.queues.len(), if reports { 4 } else { 3 });

@@ -85,6 +85,8 @@ fn in_and_out_again() {
     assert_eq!(world.answers(&[Ok(()), Ok(()), Ok(())]), ["blockdev-add plugged1", "device_add scsi.0", ""]);
     assert_eq!(world.settled(), None);
     assert_eq!(world.target(), owned(&[("data", "sda")]));
+    assert_eq!(world.plug_in(disk("data", DiskBus::Scsi)), "", "it is there");
+    assert_eq!(world.settled(), None);
     world.plug_in(disk("more", DiskBus::Virtio));
     assert_eq!(world.answers(&[Ok(()), Ok(()), Ok(())]), ["blockdev-add plugged2", "device_add port0", ""]);
     assert_eq!(world.target(), owned(&[("data", "sda"), ("more", "vdb")]), "vda is there from the start");

@@ -38,7 +38,7 @@ pub(super) fn slots(mask: u32, body: &mut Vec<u8>) {
     objects.push(&check);
     Scope::new(Path::new("_SB_.PCI0"), objects).to_aml_bytes(body);
     let check = MethodCall::new(Path::new("\\_SB_.PCI0.PCNT"), vec![]);
-    // An edge of the event is one look at the registers.
+    // `_Exx` is called for each edge of the event (ACPI 6.5, section 5.6.4.1).
     let handler = format!("_E{:02X}", layout::HOTPLUG_GPE);
     let handler = Method::new(Path::new(&handler), 0, false, vec![&check]);
     Scope::new(Path::new("_GPE"), vec![&handler]).to_aml_bytes(body);
@@ -103,21 +103,31 @@ impl Aml for Check<'_> {
         let (read_up, read_down) = (Store::new(&Local(0), &up), Store::new(&Local(1), &down));
         let (acquire, release) =
             (Acquire::new(Path::new("HPLK"), NO_TIMEOUT), Release::new(Path::new("HPLK")));
-        let notices: Vec<_> = self.0.iter().flat_map(|slot| [Notice(slot.0, 0), Notice(slot.0, 1)]).collect();
+        let notices: Vec<_> = self
+            .0
+            .iter()
+            .flat_map(|slot| {
+                let notice = |local, event| Notice { slot: slot.0, local, event };
+                [notice(0, DEVICE_CHECK), notice(1, EJECT_REQUEST)]
+            })
+            .collect();
         let mut steps: Vec<&dyn Aml> = vec![&acquire, &read_up, &read_down, &release];
         steps.extend(notices.iter().map(|notice| notice as &dyn Aml));
         Method::new(Path::new("PCNT"), 0, false, steps).to_aml_bytes(sink);
     }
 }
 
-/// Of a slot, if its bit is set in a local variable.
-struct Notice(u8, u8);
+/// Notifies a slot of an event, if its bit is set in the local variable of that number.
+struct Notice {
+    slot: u8,
+    local: u8,
+    event: u8,
+}
 
 impl Aml for Notice {
     fn to_aml_bytes(&self, sink: &mut dyn acpi_tables::AmlSink) {
-        let Self(slot, local) = *self;
+        let Self { slot, local, event } = *self;
         let (bit, path) = (1_u32 << slot, name(slot));
-        let event = if local == 0 { DEVICE_CHECK } else { EJECT_REQUEST };
         let (no_target, local) = (acpi_tables::aml::ZERO, Local(local));
         let set = And::new(&no_target, &local, &bit);
         let notify = Notify::new(&path, &event);
