@@ -219,9 +219,9 @@ fn goes(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostEr
     Ok(())
 }
 
-/// With `--persist`, on virtio: there also after a restart, until it is removed.
+/// On virtio: there also after a restart, until it is removed.
 fn stays_with_its_vm(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
-    standalone.virtctl("addvolume web --volume-name=fast --bus=virtio --persist")?.ok();
+    standalone.virtctl("addvolume web --volume-name=fast --bus=virtio")?.ok();
     is_ready(standalone, "fast", "vdb")?;
     sees(guest, "vdb", true)?;
     guest.run(&format!("grep -x fast /sys/block/vdb/serial && echo {WORDS} >/dev/vdb && sync"), SOON)?;
@@ -235,7 +235,7 @@ fn stays_with_its_vm(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Resu
     guest.ready()?;
     sees(&mut guest, "vdb", true)?;
     assert_eq!(guest.run("head -n1 /dev/vdb", SOON)?.trim(), WORDS);
-    standalone.virtctl("removevolume web --volume-name=fast --persist")?.ok();
+    standalone.virtctl("removevolume web --volume-name=fast")?.ok();
     sees(&mut guest, "vdb", false)?;
     none_is_left(standalone)?;
     let kept = standalone.kubectl("get vm web -o jsonpath={.spec.template.spec.volumes[*].name}", None)?.ok();

@@ -110,6 +110,15 @@ impl Client {
         self.core(&format!("persistentvolumeclaims/{name}"))
     }
 
+    /// The path of a DataVolume.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn data_volume(&self, name: &str) -> Result<String, ClientError> {
+        self.server()?;
+        Ok(format!("/apis/cdi.kubevirt.io/v1beta1/namespaces/{}/datavolumes/{name}", self.namespace))
+    }
+
     /// The path of objects in the namespace, or of one of them: `core`, such as `secrets/keys`.
     ///
     /// # Errors

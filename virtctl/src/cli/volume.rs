@@ -5,11 +5,11 @@ pub(crate) struct Plugged {
     /// Name of the virtual machine, or of an instance without an owning virtual machine
     #[arg(value_name = "VM")]
     pub(crate) vmi: String,
-    /// Name of the volume, which is that of its PersistentVolumeClaim
+    /// Name of the volume; to add, that of its DataVolume or PersistentVolumeClaim
     #[arg(long, value_name = "NAME")]
     pub(crate) volume_name: String,
-    /// Also for all later starts: changes the virtual machine
-    #[arg(long)]
+    /// Has no effect: the virtual machine is changed wherever there is one
+    #[arg(long, hide = true)]
     pub(crate) persist: bool,
     /// Only validate the request on the server
     #[arg(long)]
@@ -20,6 +20,9 @@ pub(crate) struct Plugged {
 pub(crate) struct AddVolume {
     #[command(flatten)]
     pub(crate) plugged: Plugged,
+    /// Name of the disk in the virtual machine, such as that of an empty CD-ROM drive [default: the volume's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) disk_name: Option<String>,
     /// Serial number of the disk in the guest [default: the volume's name]
     #[arg(long)]
     pub(crate) serial: Option<String>,

@@ -54,6 +54,11 @@ impl ClientError {
         matches!(self, Self::Refused { code: StatusCode::NOT_FOUND, .. })
     }
 
+    /// Whether the user may not do this.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused { code: StatusCode::FORBIDDEN, .. })
+    }
+
     /// Whether others changed the object meanwhile.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: StatusCode::CONFLICT, .. })

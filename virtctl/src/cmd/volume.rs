@@ -1,6 +1,5 @@
 //! `virtctl addvolume` and `removevolume`.
 
-use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::{Failure, options};
@@ -17,41 +16,70 @@ enum VolumeError {
     Removing(#[source] ClientError),
 }
 
+/// What a volume is made of.
+#[derive(Clone, Copy)]
+enum Source {
+    DataVolume,
+    Claim,
+}
+
 pub(crate) async fn add(server: &Server, args: &AddVolume) -> Result<(), Failure> {
     let client = Client::new(server).await?;
-    let Plugged { vmi, volume_name, persist, dry_run } = &args.plugged;
-    let path = path(&client, vmi, *persist, "addvolume")?;
-    match client.get(&client.claim(volume_name)?).await {
-        Ok(_) => {}
-        Err(ClientError::Refused { code: StatusCode::NOT_FOUND, .. }) => {
-            return Err(VolumeError::NoClaim(volume_name.clone()).into());
-        }
-        Err(error) => return Err(VolumeError::Adding(error).into()),
-    }
-    client.put(&path, &body(args, *dry_run)).await.map_err(VolumeError::Adding)?;
+    let Plugged { vmi, volume_name, dry_run, .. } = &args.plugged;
+    let source = source(&client, volume_name).await?;
+    let path = path(&client, vmi, "addvolume").await.map_err(VolumeError::Adding)?;
+    client.put(&path, &body(args, source, *dry_run)).await.map_err(VolumeError::Adding)?;
     println!("Successfully submitted add volume request to VM {vmi} for volume {volume_name}");
     Ok(())
 }
 
 pub(crate) async fn remove(server: &Server, args: &Plugged) -> Result<(), Failure> {
     let client = Client::new(server).await?;
-    let Plugged { vmi, volume_name, persist, dry_run } = args;
+    let Plugged { vmi, volume_name, dry_run, .. } = args;
     let mut body = options(*dry_run);
     body["name"] = json!(volume_name);
-    let path = path(&client, vmi, *persist, "removevolume")?;
+    let path = path(&client, vmi, "removevolume").await.map_err(VolumeError::Removing)?;
     client.put(&path, &body).await.map_err(VolumeError::Removing)?;
     println!("Successfully submitted remove volume request to VM {vmi} for volume {volume_name}");
     Ok(())
 }
 
-/// A persistent change is requested of the VM, else of its instance alone.
-fn path(client: &Client, name: &str, persist: bool, what: &str) -> Result<String, ClientError> {
-    let vm = client.vm_subresource(name, what)?;
-    Ok(if persist { vm } else { client.subresource(name, what) })
+/// A DataVolume if there is one, else a claim. Where CDI is not installed, many users may not read its kinds.
+async fn source(client: &Client, name: &str) -> Result<Source, VolumeError> {
+    let data_volume = client.data_volume(name).map_err(VolumeError::Adding)?;
+    match exists(client, &data_volume).await {
+        Ok(true) => return Ok(Source::DataVolume),
+        Ok(false) => {}
+        Err(error) if error.is_forbidden() => {}
+        Err(error) => return Err(VolumeError::Adding(error)),
+    }
+    let claim = client.claim(name).map_err(VolumeError::Adding)?;
+    match exists(client, &claim).await.map_err(VolumeError::Adding)? {
+        true => Ok(Source::Claim),
+        false => Err(VolumeError::NoClaim(name.to_owned())),
+    }
 }
 
-fn body(args: &AddVolume, dry_run: bool) -> Value {
-    let name = &args.plugged.volume_name;
+async fn exists(client: &Client, path: &str) -> Result<bool, ClientError> {
+    match client.get(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A VM is changed, and with it its instance; an instance itself only where it has no VM.
+async fn path(client: &Client, name: &str, what: &str) -> Result<String, ClientError> {
+    if exists(client, &client.vm(name)?).await? {
+        client.vm_subresource(name, what)
+    } else {
+        Ok(client.subresource(name, what))
+    }
+}
+
+fn body(args: &AddVolume, source: Source, dry_run: bool) -> Value {
+    let claim = &args.plugged.volume_name;
+    let name = args.disk_name.as_ref().unwrap_or(claim);
     let mut disk = json!({"name": name});
     disk[args.disk_type.as_str()] = json!({"bus": args.bus});
     if let Some(serial) = &args.serial {
@@ -63,6 +91,9 @@ fn body(args: &AddVolume, dry_run: bool) -> Value {
     let mut body = options(dry_run);
     body["name"] = json!(name);
     body["disk"] = disk;
-    body["volumeSource"] = json!({"persistentVolumeClaim": {"claimName": name, "hotpluggable": true}});
+    body["volumeSource"] = match source {
+        Source::DataVolume => json!({"dataVolume": {"name": claim, "hotpluggable": true}}),
+        Source::Claim => json!({"persistentVolumeClaim": {"claimName": claim, "hotpluggable": true}}),
+    };
     body
 }

@@ -8,3 +8,4 @@ mod objects;
 mod port_forward;
 mod server;
 mod vnc;
+mod volumes;

@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::handler::{TIMEOUT, finish};
 
-const VM: &str = "/apis/kubevirt.io/v1/namespaces/prod/virtualmachines/web";
+pub(crate) const VM: &str = "/apis/kubevirt.io/v1/namespaces/prod/virtualmachines/web";
 const SECRETS: &str = "/api/v1/namespaces/prod/secrets";
 
 /// A request: its method and path, and its body.
@@ -29,7 +29,10 @@ async fn request(stream: &mut TcpStream) -> (String, Value) {
 }
 
 /// What `virtctl` sends while it gets these answers, its exit code, and what it prints.
-async fn virtctl(args: &[&str], answers: &[(u16, Value)]) -> (Vec<(String, Value)>, Option<i32>, String) {
+pub(crate) async fn virtctl(
+    args: &[&str],
+    answers: &[(u16, Value)],
+) -> (Vec<(String, Value)>, Option<i32>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let server = format!("http://{}", listener.local_addr().expect("a port"));
     let child = Command::new(env!("CARGO_BIN_EXE_virtctl"))
@@ -56,11 +59,11 @@ async fn virtctl(args: &[&str], answers: &[(u16, Value)]) -> (Vec<(String, Value
     (requests, output.status.code(), String::from_utf8_lossy(&printed).into_owned())
 }
 
-fn status(code: u16, message: &str) -> (u16, Value) {
+pub(crate) fn status(code: u16, message: &str) -> (u16, Value) {
     (code, json!({"kind": "Status", "message": message, "code": code}))
 }
 
-fn lines(requests: &[(String, Value)]) -> Vec<&str> {
+pub(crate) fn lines(requests: &[(String, Value)]) -> Vec<&str> {
     requests.iter().map(|(line, _)| line.as_str()).collect()
 }
 
