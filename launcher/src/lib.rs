@@ -31,6 +31,8 @@ mod lines;
 pub mod logging;
 mod metrics_port;
 pub mod node;
+#[cfg(test)]
+mod page;
 pub mod pinning;
 pub mod plan;
 pub mod process;

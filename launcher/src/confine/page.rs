@@ -1,21 +1,19 @@
 //! What [`super`] makes of a process, in the documentation.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use vireo_privileges::root::{DEVICES, SYSTEM};
 
 use super::*;
 use crate::landlock::RULES;
+use crate::page::assert_current;
 
 const PAGE: &str = "docs/launcher-process.md";
-/// Makes the test write the page.
-const WRITE: &str = "VIREO_WRITE_LAUNCHER_PROCESS";
 const INTRODUCTION: &str = "# The process of a launcher
 
 What a launcher on a single host is and has, and QEMU and swtpm as well, which it starts. A unit test makes this page of the
 code (`launcher/src/confine.rs`, `launcher/src/landlock.rs`, `privileges/src/root.rs`) and fails where they differ:
-`VIREO_WRITE_LAUNCHER_PROCESS=1 cargo nextest run -p vireo-launcher page_of_the_process` writes it. [Security](security.md)
+`VIREO_WRITE_PAGES=1 cargo nextest run -p vireo-launcher page_of_the_process` writes it. [Security](security.md)
 has the rest: users, capabilities (none), sockets and what it receives open; [System calls](system-calls.md) its filters.
 
 | Namespace of its own | For |
@@ -56,11 +54,5 @@ fn page() -> String {
 
 #[test]
 fn the_page_of_the_process_is_that_of_the_code() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(PAGE);
-    let page = page();
-    if std::env::var_os(WRITE).is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page, "{PAGE} is not that of the code: {WRITE}=1 makes this test write it");
+    assert_current(PAGE, &page());
 }

@@ -1,19 +1,17 @@
 //! The tables of [`super`] in the documentation.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use vireo_privileges::seccomp::table::Condition;
 
 use super::*;
+use crate::page::assert_current;
 
 const PAGE: &str = "docs/system-calls.md";
-/// Makes the test write the page.
-const WRITE: &str = "VIREO_WRITE_SYSTEM_CALLS";
 const INTRODUCTION: &str = "# System calls of launchers
 
 What the [filters](security.md#system-calls) of a launcher let its threads call. A unit test makes this page of the code
-(`launcher/src/seccomp/table.rs`, `privileges/src/seccomp/table.rs`) and fails where they differ: `VIREO_WRITE_SYSTEM_CALLS=1
+(`launcher/src/seccomp/table.rs`, `privileges/src/seccomp/table.rs`) and fails where they differ: `VIREO_WRITE_PAGES=1
 cargo nextest run -p vireo-launcher page_of_system_calls` writes it.
 
 `P` is every thread of a launcher with the native monitor, `V` those of vCPUs, `D` those of devices and drives, and `Q` every
@@ -73,11 +71,5 @@ fn page() -> String {
 
 #[test]
 fn the_page_of_system_calls_is_that_of_the_tables() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(PAGE);
-    let page = page();
-    if std::env::var_os(WRITE).is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page, "{PAGE} is not that of the tables: {WRITE}=1 makes this test write it");
+    assert_current(PAGE, &page());
 }
