@@ -11,6 +11,8 @@ use crate::SOON;
 use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_of, vm_with_a_claim};
 
+const PING: &str = "ping -c 3 -i 0.2 -w 10 10.0.2.1";
+
 /// For hosts with several guests, one after the other.
 const HOST: Duration = Duration::from_secs(550);
 
@@ -113,7 +115,6 @@ fn nics_on_qemu() -> Result<(), HostError> {
 
 /// One has a queue pair for each vCPU, also after a pause, and queues of its disks; one has no link.
 fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
-    const PING: &str = "ping -c 3 -i 0.2 -w 10 10.0.2.1";
     // Through the queues of both vCPUs.
     const WRITE: &str = "for cpu in 0 1; do taskset $((1 << cpu)) dd if=/dev/urandom of=/tmp/$cpu bs=64k count=4 2>/dev/null && \
         taskset $((1 << cpu)) dd if=/tmp/$cpu of=/dev/vda bs=64k seek=$((cpu * 4)) oflag=direct 2>/dev/null && \
@@ -181,7 +182,30 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     assert_eq!(guest.run("ip link set eth0 up; cat /sys/class/net/eth0/carrier", SOON)?.trim(), "0");
     let conditions = standalone.json("get vm mute")?["status"]["conditions"].to_string();
     assert!(!conditions.contains("RestartRequired"), "{conditions}");
+    switch_link(&standalone, "mute", "up")?;
+    guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
+    loses_its_tap(&standalone, &mut guest)
+}
+
+/// An administrator deletes the tap of a guest: it has no network any more, and everything else. A restart gives it another one.
+fn loses_its_tap(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let uid = standalone.uid("mute")?;
+    // That of the only VM.
+    let delete = "set -e; ns=$(ip netns list | cut -d' ' -f1); tap=$(ip -n $ns -o link show type tun | cut -d: -f2); \
+        ip -n $ns link del $tap; ip -n $ns -o link show type tun | wc -l";
+    assert_eq!(standalone.shell(delete)?.trim(), "0");
+    // More frames than its queues have room for are no reason to wait.
+    guest.run("! ping -q -c 600 -i 0.005 -w 10 10.0.2.1", SOON)?;
+    guest.run("dd if=/dev/urandom of=/tmp/0 bs=64k count=4 2>/dev/null && dd if=/tmp/0 of=/dev/vda bs=64k oflag=direct", SOON)?;
+    assert_eq!(standalone.uid("mute")?, uid);
+    standalone.printable("mute", "Running")?;
+    standalone.virtctl("restart mute")?.ok();
+    standalone.another_runs("mute", &uid)?;
+    let mut guest = standalone.console("mute")?;
+    guest.ready()?;
+    guest.run(&format!("ip link set eth0 up; udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
     standalone.kubectl("delete vm mute --timeout=60s", None)?.ok();
+    assert_eq!(standalone.shell("ip netns list | wc -l")?.trim(), "0");
     Ok(())
 }
 
