@@ -31,7 +31,11 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     let vmi = manifest(&host, "web").replace("      interfaces:\n", &format!("{DRIVE}      interfaces:\n"));
     let vm = vm_of(&vmi, "web", "Halted");
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
-    refused(&standalone, "addvolume web --volume-name=data", "not found")?;
+    // A VM that does not run is changed, too.
+    standalone.virtctl("addvolume web --volume-name=data --disk-name=more")?.ok();
+    has_volumes(&standalone, "scratch second more")?;
+    standalone.virtctl("removevolume web --volume-name=more")?.ok();
+    has_volumes(&standalone, "scratch second")?;
     standalone.virtctl("start web")?.ok();
     standalone.becomes_ready("vm/web")?;
     let mut guest = Guest::over(standalone.console_process("web")?);
@@ -55,7 +59,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
 
     let reported = standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
     assert_eq!(reported, "Successfully submitted add volume request to VM web for volume data\n");
-    refused(&standalone, "addvolume web --volume-name=data", "already exists")?;
+    refused(&standalone, "addvolume web --volume-name=data", "already")?;
     is_ready(&standalone, "data", "sdb")?;
     on_scsi(&standalone, &mut guest)?;
     standalone.lose()?;
@@ -141,6 +145,12 @@ fn refused(standalone: &Standalone<'_>, line: &str, why: &str) -> Result<(), Hos
         "{line}: {reported:?}"
     );
     Ok(())
+}
+
+/// Waits until these are the volumes in the VM's template.
+fn has_volumes(standalone: &Standalone<'_>, names: &str) -> Result<(), HostError> {
+    let kept = "get vm web -o jsonpath={.spec.template.spec.volumes[*].name}";
+    eventually(names, SOON, || Ok(standalone.kubectl(kept, None)?.ok() == names))
 }
 
 /// The volumes of an instance that were plugged in, with their phases.
@@ -238,8 +248,7 @@ fn stays_with_its_vm(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Resu
     standalone.virtctl("removevolume web --volume-name=fast")?.ok();
     sees(&mut guest, "vdb", false)?;
     none_is_left(standalone)?;
-    let kept = standalone.kubectl("get vm web -o jsonpath={.spec.template.spec.volumes[*].name}", None)?.ok();
-    assert_eq!(kept, "scratch second");
+    has_volumes(standalone, "scratch second")?;
     let file = standalone.file("claims/default/fast/disk.img");
     assert_eq!(standalone.shell(&format!("head -n1 {file}"))?, format!("{WORDS}\n"));
     standalone.virtctl("stop web --grace-period 0 --force")?.ok();
