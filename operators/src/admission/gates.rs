@@ -27,19 +27,15 @@ pub(super) fn disabled(kind: Kind, new: &Value, old: Option<&Value>, config: &Cl
     let refused = FIELDS.iter().filter(|(gate, field)| {
         config.disabled_gates.contains(gate) && instance.changed(&format!("/{field}")).is_some_and(is_used)
     });
-    let problem = |(gate, field): &(&str, &str)| {
-        let message = format!("{gate} feature gate is not enabled in kubevirt-config");
-        Problem::forbidden(instance.field(&field.replace('/', ".")), message)
+    let fields = refused.map(|(gate, field)| (*gate, instance.field(&field.replace('/', "."))));
+    let volumes = instance.changed_volumes().filter(|(_, volume)| {
+        config.disabled_gates.contains(&DOWNWARD_METRICS) && !volume["downwardMetrics"].is_null()
+    });
+    let disks = volumes.map(|(field, _)| (DOWNWARD_METRICS, format!("{field}.downwardMetrics")));
+    let problem = |(gate, field): (&str, String)| {
+        Problem::forbidden(field, format!("{gate} feature gate is not enabled in kubevirt-config"))
     };
-    let metrics_disk = is_disabled_disk(&instance, config).then_some(&(DOWNWARD_METRICS, "volumes"));
-    refused.chain(metrics_disk).map(problem).collect()
-}
-
-/// Whether an instance gets a disk with metrics of its host, which are disabled.
-fn is_disabled_disk(instance: &Instance<'_>, config: &ClusterConfig) -> bool {
-    let volumes = instance.changed("/volumes").and_then(Value::as_array);
-    let is_one = |volume: &Value| !volume["downwardMetrics"].is_null();
-    config.disabled_gates.contains(&DOWNWARD_METRICS) && volumes.is_some_and(|all| all.iter().any(is_one))
+    fields.chain(disks).map(problem).collect()
 }
 
 #[cfg(test)]
@@ -64,9 +60,19 @@ mod tests {
             json!({"spec": {"domain": {}, "volumes": [{"name": "a"}, {"name": "m", "downwardMetrics": {}}]}});
         let config = ClusterConfig { disabled_gates: vec![DOWNWARD_METRICS], ..ClusterConfig::default() };
         let problems = disabled(Kind::VMI, &disk, None, &config);
-        assert_eq!(problems.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(), ["spec.volumes"]);
+        assert_eq!(
+            problems.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(),
+            ["spec.volumes[1].downwardMetrics"]
+        );
         assert!(disabled(Kind::VMI, &disk, Some(&disk), &config).is_empty());
         assert_eq!(disabled(Kind::VMI, &disk, None, &ClusterConfig::default()).len(), 0);
+        let mut plugged = disk.clone();
+        plugged["spec"]["volumes"].as_array_mut().unwrap().insert(0, json!({"name": "b"}));
+        assert_eq!(disabled(Kind::VMI, &plugged, Some(&disk), &config).len(), 0, "it had the metrics");
+        plugged["spec"]["volumes"][1] = json!({"name": "a", "downwardMetrics": {}});
+        let problems = disabled(Kind::VMI, &plugged, Some(&disk), &config);
+        let added: Vec<_> = problems.iter().map(|one| one.field.as_str()).collect();
+        assert_eq!(added, ["spec.volumes[1].downwardMetrics"]);
         assert_eq!(fields(&[REBOOT_POLICY, VSOCK], Some(&vm(json!({})))), ["devices.autoattachVSOCK"]);
     }
 }

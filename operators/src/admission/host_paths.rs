@@ -46,9 +46,14 @@ impl<'a> Instance<'a> {
         self.part_of(self.new, pointer)
     }
 
+    /// What a part of it was. The pointer begins at the spec.
+    pub(super) fn old_part(&self, pointer: &str) -> Option<&'a Value> {
+        self.part_of(self.old?, pointer)
+    }
+
     /// A part of it that is not as it was. The pointer begins at the spec.
     pub(super) fn changed(&self, pointer: &str) -> Option<&'a Value> {
-        let before = self.old.and_then(|old| self.part_of(old, pointer));
+        let before = self.old_part(pointer);
         self.part(pointer).filter(|value| before != Some(value))
     }
 
@@ -57,10 +62,12 @@ impl<'a> Instance<'a> {
         format!("{}.{field}", self.path.join("."))
     }
 
-    /// Its volumes with their fields, if one of them changed.
+    /// The volumes that it did not have, or not as they are now, with their fields.
     pub(super) fn changed_volumes(&self) -> impl Iterator<Item = (String, &'a Value)> {
-        let volumes = self.changed("/volumes").and_then(Value::as_array).into_iter().flatten();
-        volumes.enumerate().map(|(number, volume)| (self.field(&format!("volumes[{number}]")), volume))
+        let before = self.old_part("/volumes").and_then(Value::as_array);
+        let volumes = self.part("/volumes").and_then(Value::as_array).into_iter().flatten().enumerate();
+        let changed = volumes.filter(move |(_, volume)| before.is_none_or(|before| !before.contains(volume)));
+        changed.map(|(number, volume)| (self.field(&format!("volumes[{number}]")), volume))
     }
 }
 
@@ -129,6 +136,12 @@ mod tests {
             assert_eq!(named(kind, &object, None), all);
             assert_eq!(named(kind, &object, Some(&object)), [], "it was stored before");
             assert_eq!(named(kind, &object, Some(&json!({"spec": {}}))), all, "it is new");
+            let volumes = format!("/{}/volumes", at.replace('.', "/"));
+            let mut plugged = object.clone();
+            let list = plugged.pointer_mut(&volumes).and_then(Value::as_array_mut).unwrap();
+            list.insert(0, json!({"name": "e", "hostDisk": {"path": "/srv/e.img", "type": "Disk"}}));
+            let added = [(format!("{at}.volumes[0]"), Used::HostDisk("/srv/e.img".into()))];
+            assert_eq!(named(kind, &plugged, Some(&object)), added, "the others were stored before");
         }
         assert_eq!(named(Kind::CLAIM, &json!({"spec": spec()}), None), [], "no instance comes of it");
     }
