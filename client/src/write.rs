@@ -142,6 +142,12 @@ pub fn rejection(error: &Error) -> Option<&Status> {
     }
 }
 
+/// Whether an object cannot be created as there is one of its name. Other conflicts of a creation pass, such as that of a
+/// ResourceQuota which another request changes.
+pub fn already_exists(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.reason == "AlreadyExists")
+}
+
 /// Whether an object was changed meanwhile.
 pub fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 409)

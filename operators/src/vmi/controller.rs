@@ -351,10 +351,32 @@ impl Controller {
                 self.refused().remove(&vmi.key);
                 Ok(Some(pod))
             }
-            // The cache does not show it yet.
-            Err(error) if purpose == Purpose::Consume && write::is_conflict(&error) => Ok(None),
-            Err(error) => Err(self.not_created(vmi, "pod", error).await),
+            Err(error) => Err(match self.is_own_pod(vmi, &pods, &pod, &error).await? {
+                true => error.into(),
+                false => self.not_created(vmi, "pod", error).await,
+            }),
         }
+    }
+
+    /// Whether a Pod could not be created because of one of the instance's own that the cache does not show yet, or that has
+    /// been deleted meanwhile: another attempt is due then.
+    async fn is_own_pod(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        pods: &Api<Pod>,
+        pod: &Pod,
+        error: &kube::Error,
+    ) -> Result<bool, kube::Error> {
+        let Some(name) = pod.metadata.name.as_deref().filter(|_| write::already_exists(error)) else {
+            return Ok(false);
+        };
+        // virt-controller may list Pods, and not get them.
+        let of_this_name = ListParams::default().fields(&format!("metadata.name={name}"));
+        let existing = pods.list(&of_this_name).await?.items;
+        let is_own = |pod: &Pod| {
+            pod.owner_references().iter().any(|one| one.uid == vmi.uid && one.controller == Some(true))
+        };
+        Ok(existing.iter().all(is_own))
     }
 
     /// Deletes one of some Pods of an instance, which a cache has.
@@ -380,7 +402,15 @@ impl Controller {
         what: &str,
         error: kube::Error,
     ) -> ReconcileError {
-        let Some(status) = write::rejection(&error) else { return error.into() };
+        let status = match &error {
+            // An object of another owner has its name.
+            kube::Error::Api(status)
+                if write::already_exists(&error) || write::rejection(&error).is_some() =>
+            {
+                status
+            }
+            _ => return error.into(),
+        };
         let text = format!("Error creating {what}: {}", status.message);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         self.recorder.publish(regarding, Reason::FailedCreate, text).await;

@@ -204,7 +204,13 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     let Some(pod) = current else {
         let failed = observed.wait.and_then(Wait::failure);
         let filling = observed.wait.and_then(Wait::filling).map(|why| (NOT_ALL_READY, why));
-        set_false(&mut status.conditions, SYNCHRONIZED, failed.or(observed.failure), observed.now);
+        let failed = match observed.wait {
+            Some(Wait::Consumer(_)) => observed.failure.or(failed),
+            // No Pod is created meanwhile, so that an earlier failure says nothing.
+            Some(_) => failed,
+            None => observed.failure,
+        };
+        set_false(&mut status.conditions, SYNCHRONIZED, failed, observed.now);
         set_false(&mut status.conditions, DATA_VOLUMES_READY, filling, observed.now);
         let is_consumed = consumer::decide(observed, decision);
         let status = &mut decision.status;

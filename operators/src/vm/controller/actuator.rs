@@ -222,8 +222,7 @@ impl<'a> Actuator<'a> {
             }
             Err(error) => {
                 // A VMI of this name that is not the VM's is rejected, too.
-                let exists = matches!(&error, Error::Api(status) if status.reason == "AlreadyExists");
-                if !exists && write::rejection(&error).is_none() {
+                if !write::already_exists(&error) && write::rejection(&error).is_none() {
                     return Err(error.into());
                 }
                 self.publish(

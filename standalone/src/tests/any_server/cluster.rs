@@ -42,7 +42,7 @@ const CLUSTER_ROLE_BINDING: Kind = Kind::new(RBAC, "ClusterRoleBinding", "cluste
 pub(super) const DEFINITION: Kind =
     Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
 pub(super) const NAMESPACE: Kind = Kind::new(("", "v1"), "Namespace", "namespaces");
-const EVENT: Kind = Kind::new(("", "v1"), "Event", "events");
+pub(super) const EVENT: Kind = Kind::new(("", "v1"), "Event", "events");
 /// What tests look at.
 const WATCHED: [Kind; 6] =
     [Kind::REPLICA_SET, Kind::POOL, Kind::VM, Kind::VMI, Kind::CONTROLLER_REVISION, EVENT];

@@ -1,8 +1,9 @@
 //! DataVolumes, which the test fills as CDI does.
 
+use kube::ResourceExt as _;
 use vireo_operators::vmi::{Launcher, StartedBy};
 
-use super::cluster::in_process;
+use super::cluster::{self, EVENT, in_process};
 use super::workload_update::eventually;
 use super::*;
 
@@ -191,6 +192,47 @@ async fn a_vm_waits_until_its_data_volume_is_filled() {
         let pod = cluster.api(Kind::POD).list(&Default::default()).await.unwrap().items.remove(0);
         let volumes = pod.data["spec"]["volumes"].as_array().unwrap();
         assert!(volumes.iter().any(|volume| volume["persistentVolumeClaim"]["claimName"] == "disk"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_of_another_owner_is_not_the_consumer_of_claims() {
+    in_process(async |cluster| {
+        with_data_volumes(cluster).await;
+        let vmi = cluster.create(Kind::VMI, "a", json!({"spec": spec_with("disk")})).await;
+        let uid = vmi["metadata"]["uid"].as_str().unwrap();
+        let identity: String = uid.chars().filter(char::is_ascii_alphanumeric).take(10).collect();
+        let name = format!("virt-consumer-a-{identity}");
+        let spec = json!({"containers": [{"name": "other", "image": "other:1"}]});
+        let other = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+        // A server of one host takes Pods from components alone.
+        let pods = Kind::POD.namespaced(&cluster.virt_controller(), &cluster.namespace);
+        cluster::put(&pods, other).await;
+        let data_volume = cluster.create(Kind::DATA_VOLUME, "disk", json!({"spec": {}})).await;
+        let owner = json!([{"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk",
+            "uid": data_volume["metadata"]["uid"], "controller": true}]);
+        create_claim(cluster, owner).await;
+        cluster.patch_status(Kind::DATA_VOLUME, "disk", json!({"phase": "WaitForFirstConsumer"})).await;
+        let is_reported = || {
+            let events = cluster.objects(EVENT);
+            let is_refusal = |event: &&Value| {
+                event["reason"] == "FailedCreate"
+                    && event["message"].as_str().is_some_and(|message| message.contains(&name))
+            };
+            events.iter().any(|event| is_refusal(&event))
+        };
+        cluster.until("it is reported", is_reported).await;
+        let synchronized = async || reason(cluster, "a", "Synchronized").await;
+        eventually("it is a condition", async || synchronized().await.as_deref() == Some("FailedCreate"))
+            .await;
+
+        cluster.delete(Kind::POD, &name).await;
+        let consumer = async || cluster.api(Kind::POD).get_opt(&name).await.unwrap();
+        let is_consumed = async || {
+            consumer().await.is_some_and(|pod| pod.owner_references().iter().any(|one| one.uid == uid))
+        };
+        eventually("the claim has a consumer", is_consumed).await;
     })
     .await;
 }
