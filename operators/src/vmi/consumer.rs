@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use vireo_api::names::{COMPONENT_LABEL, CONSUMER, CREATED_BY_LABEL};
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{Condition, VirtualMachineInstance};
 
-use super::decide::{Decision, Observed, Step, report_unbound};
+use super::decide::{Decision, Observed, Step};
 use super::{StartedBy, Wait};
 
 /// KubeVirt's annotation of such a Pod.
@@ -52,13 +52,16 @@ pub(super) fn decide(observed: &Observed<'_>, decision: &mut Decision) -> bool {
     for pod in living().filter(|pod| !is_of_use(&pod.status.phase)) {
         decision.steps.push(Step::DeleteConsumer(pod.metadata.uid.clone()));
     }
-    if waits && of_kubelet {
-        match observed.consumers {
-            [] => decision.steps.push(Step::CreateConsumer),
-            [pod, ..] => report_unbound(pod, observed, decision),
-        }
+    if waits && of_kubelet && observed.consumers.is_empty() {
+        decision.steps.push(Step::CreateConsumer);
     }
     !observed.consumers.is_empty()
+}
+
+/// Why the consumer that an instance waits for is not bound to a node.
+pub(super) fn unbound<'a>(observed: &Observed<'a>) -> Option<&'a Condition> {
+    let waits = matches!(observed.wait, Some(Wait::Consumer(_)));
+    observed.consumers.first().filter(|_| waits)?.unbound()
 }
 
 #[cfg(test)]
@@ -122,13 +125,23 @@ mod tests {
     }
 
     fn decided(started_by: StartedBy, wait: Option<&Wait>, consumers: &[LauncherPod]) -> Decision {
-        let vmi = serde_json::from_value(json!({"metadata": {"name": "x"}, "status": {"phase": "Pending"}}));
+        decided_after(json!({"phase": "Pending"}), None, started_by, wait, consumers)
+    }
+
+    fn decided_after(
+        status: Value,
+        failure: Option<(&str, &str)>,
+        started_by: StartedBy,
+        wait: Option<&Wait>,
+        consumers: &[LauncherPod],
+    ) -> Decision {
+        let vmi = serde_json::from_value(json!({"metadata": {"name": "x"}, "status": status}));
         let consumers: Vec<&LauncherPod> = consumers.iter().collect();
         decide(&Observed {
             vmi: &vmi.unwrap(),
             pods: &[],
             consumers: &consumers,
-            failure: None,
+            failure,
             wait,
             launcher: &Launcher { image: "l".to_owned(), started_by, native: false },
             is_node_unresponsive: false,
@@ -158,13 +171,40 @@ mod tests {
     }
 
     #[test]
+    fn why_it_cannot_be_created_is_reported() {
+        let exists = ("FailedCreate", "pods \"c\" already exists");
+        for (wait, failure, expected) in [
+            (Wait::Consumer("a".to_owned()), Some(exists), Some("FailedCreate")),
+            (Wait::Consumer("a".to_owned()), None, Some("PvcNotBound")),
+            (Wait::Filling("a".to_owned()), Some(exists), None),
+            (Wait::NoClaim("a".to_owned()), Some(exists), Some("FailedPvcNotFound")),
+        ] {
+            let status = json!({"phase": "Pending"});
+            let decision = decided_after(status, failure, StartedBy::Kubelet, Some(&wait), &[]);
+            let conditions = &decision.status.conditions;
+            let synchronized = conditions.iter().find(|one| one.r#type == "Synchronized");
+            assert_eq!(synchronized.map(|one| one.reason.as_str()), expected, "{wait:?} {failure:?}");
+        }
+    }
+
+    #[test]
     fn why_it_is_not_scheduled_is_reported() {
         let waits = Wait::Consumer("DataVolume d".to_owned());
         let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"});
         let unbound = pod(json!({"conditions": [condition]}), false);
-        let decision = decided(StartedBy::Kubelet, Some(&waits), &[unbound]);
+        let decision = decided(StartedBy::Kubelet, Some(&waits), std::slice::from_ref(&unbound));
         assert_eq!(decision.unschedulable.as_deref(), Some("no room"));
-        let kinds: Vec<&str> = decision.status.conditions.iter().map(|one| one.r#type.as_str()).collect();
-        assert!(kinds.contains(&"PodScheduled"), "{kinds:?}");
+        let reported = |decision: &Decision| {
+            decision.status.conditions.iter().any(|condition| condition.r#type == "PodScheduled")
+        };
+        assert!(reported(&decision), "{:?}", decision.status);
+
+        let filling = Wait::Filling("DataVolume d".to_owned());
+        let status = json!(decision.status);
+        for consumers in [&[unbound][..], &[]] {
+            let later = decided_after(status.clone(), None, StartedBy::Kubelet, Some(&filling), consumers);
+            assert!(!reported(&later), "{:?}", later.status);
+            assert_eq!(later.unschedulable, None);
+        }
     }
 }

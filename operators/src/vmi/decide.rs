@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
-use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
+use vireo_api::v1::{Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
 use super::{Launcher, LauncherPod, StartedBy, Wait, consumer};
 use crate::conditions::set_false;
@@ -213,6 +213,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
         set_false(&mut status.conditions, SYNCHRONIZED, failed, observed.now);
         set_false(&mut status.conditions, DATA_VOLUMES_READY, filling, observed.now);
         let is_consumed = consumer::decide(observed, decision);
+        report_unbound(consumer::unbound(observed), observed, decision);
         let status = &mut decision.status;
         match observed.wait {
             Some(Wait::Failed(_)) => {
@@ -241,11 +242,11 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     }
     let failure = pod.image_failure().map(|failure| (failure.reason.as_str(), failure.message.as_str()));
     set_false(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
-    let is_unbound = pod.unbound().is_some();
-    report_unbound(pod, observed, decision);
+    let unbound = pod.unbound();
+    report_unbound(unbound, observed, decision);
     let status = &mut decision.status;
     // One that goes to its node at once needs no write of its own for that.
-    if is_unbound || failure.is_some() {
+    if unbound.is_some() || failure.is_some() {
         "Scheduling".clone_into(&mut status.phase);
     }
     let is_ready = match observed.launcher.started_by {
@@ -257,9 +258,8 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     }
 }
 
-/// Has the instance say why a Pod of it is not bound to a node.
-pub(super) fn report_unbound(pod: &LauncherPod, observed: &Observed<'_>, decision: &mut Decision) {
-    let unbound = pod.unbound();
+/// Has the instance say why its Pod is not bound to a node, while it has one that is not.
+fn report_unbound(unbound: Option<&Condition>, observed: &Observed<'_>, decision: &mut Decision) {
     let why = unbound.map(|condition| (condition.reason.as_str(), condition.message.as_str()));
     if set_false(&mut decision.status.conditions, POD_SCHEDULED, why, observed.now) {
         decision.unschedulable = unbound.map(|condition| condition.message.clone());
