@@ -28,7 +28,7 @@ use super::customize::customize;
 use super::definition::update_definition;
 use super::discovery::Served;
 use super::installed::{Installed, describe, hash, key};
-use super::rollout::{is_available, is_rolled_out, stages};
+use super::rollout::{ApplyTarget as _, is_available, roll_out, stages};
 use super::status::{Observed, Target, status, superfluous};
 use super::uninstall::{self, Removal};
 use crate::installation::{Cluster, Images, Installation, registry, tag};
@@ -214,30 +214,14 @@ impl Operator {
         };
         let (objects, target) = wanted;
         let is_update = !active.status.observed_deployment_id.is_empty();
-        let mut pending = Vec::new();
         let all = objects.clone();
-        for stage in stages(objects, is_update) {
-            for object in &stage {
-                if !self.installed.is_applied(object) {
-                    self.installed.apply(object).await?;
-                }
-                // What was applied just now is seen by the next event.
-                let live = self.installed.live(object);
-                let live = live.filter(|live| !live.is_deleting && is_rolled_out(object, live));
-                if live.is_none() || !self.installed.is_applied(object) {
-                    pending.push(describe(object));
-                }
-            }
-            if !pending.is_empty() {
-                break;
-            }
-        }
+        let stages = stages(objects, is_update);
+        let pending: Vec<String> =
+            roll_out(&self.installed, &stages).await?.into_iter().map(describe).collect();
         if pending.is_empty() {
             self.prune(&all).await?;
         }
-        let is_down = |object: &&Value| {
-            !is_available(object, self.installed.live(object).as_deref().map(|live| &live.value))
-        };
+        let is_down = |object: &&Value| !is_available(object, self.installed.live(object).as_ref());
         let unavailable = all.iter().filter(is_down).map(describe);
         // What is not applied yet cannot be available.
         let unavailable = unavailable.filter(|one| !pending.contains(one)).collect();

@@ -15,7 +15,7 @@ use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::{Kind, ObjectKey};
 
 use super::controller::OperatorError;
-use super::rollout::Live;
+use super::rollout::{ApplyTarget, Live};
 use crate::objects::{INSTALLED_BY, NAMESPACE};
 
 const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
@@ -162,8 +162,7 @@ impl Installed {
         self.managed.iter().find(|managed| object["kind"] == managed.kind.kind)
     }
 
-    /// An object as the cluster has it.
-    pub(super) fn live(&self, object: &Value) -> Option<Arc<Cached<Live>>> {
+    fn cached(&self, object: &Value) -> Option<Arc<Cached<Live>>> {
         self.find(object)?.objects.get(&key(object))
     }
 
@@ -172,30 +171,6 @@ impl Installed {
             "" => kind.all(&self.client),
             namespace => kind.namespaced(&self.client, namespace),
         }
-    }
-
-    /// Whether the cluster has an object as it was applied.
-    pub(super) fn is_applied(&self, object: &Value) -> bool {
-        let (Some(managed), Some(live)) = (self.find(object), self.live(object)) else { return false };
-        let wanted = Applied { hash: hash(object), version: version(live.generation, live.revision) };
-        self.applied().get(&(managed.kind.kind, key(object))) == Some(&wanted)
-    }
-
-    /// Applies an object. What others set in it beside that stays.
-    pub(super) async fn apply(&self, object: &Value) -> Result<(), OperatorError> {
-        let Some(managed) = self.find(object) else { return Ok(()) };
-        let key = key(object);
-        let api = self.api(managed.kind, &key.namespace);
-        let stored = if managed.kind.group == AGGREGATION {
-            create_or_merge(&api, &key.name, object).await
-        } else {
-            let params = PatchParams::apply(INSTALLED_BY.1).force();
-            api.patch(&key.name, &params, &Patch::Apply(object)).await
-        };
-        let stored = stored.map_err(|error| OperatorError::Apply(describe(object), error))?;
-        let version = version(stored.metadata.generation, revision(&stored));
-        self.applied().insert((managed.kind.kind, key), Applied { hash: hash(object), version });
-        Ok(())
     }
 
     /// All of them, with their kinds.
@@ -221,5 +196,36 @@ impl Installed {
     /// All of them are gone.
     pub(super) fn forget(&self) {
         self.applied().clear();
+    }
+}
+
+impl ApplyTarget for Installed {
+    type Error = OperatorError;
+
+    fn is_applied(&self, object: &Value) -> bool {
+        let (Some(managed), Some(live)) = (self.find(object), self.cached(object)) else { return false };
+        let wanted = Applied { hash: hash(object), version: version(live.generation, live.revision) };
+        self.applied().get(&(managed.kind.kind, key(object))) == Some(&wanted)
+    }
+
+    /// What others set in it beside that stays.
+    async fn apply(&self, object: &Value) -> Result<(), OperatorError> {
+        let Some(managed) = self.find(object) else { return Ok(()) };
+        let key = key(object);
+        let api = self.api(managed.kind, &key.namespace);
+        let stored = if managed.kind.group == AGGREGATION {
+            create_or_merge(&api, &key.name, object).await
+        } else {
+            let params = PatchParams::apply(INSTALLED_BY.1).force();
+            api.patch(&key.name, &params, &Patch::Apply(object)).await
+        };
+        let stored = stored.map_err(|error| OperatorError::Apply(describe(object), error))?;
+        let version = version(stored.metadata.generation, revision(&stored));
+        self.applied().insert((managed.kind.kind, key), Applied { hash: hash(object), version });
+        Ok(())
+    }
+
+    fn live(&self, object: &Value) -> Option<Live> {
+        self.cached(object).map(|live| live.value.clone())
     }
 }

@@ -67,8 +67,51 @@ pub(super) fn stages(objects: Vec<Value>, is_update: bool) -> Vec<Vec<Value>> {
     [definitions, others].into_iter().chain(components.into_iter().map(|object| vec![object])).collect()
 }
 
+/// What objects are applied to.
+pub(super) trait ApplyTarget {
+    /// Why an object cannot be applied.
+    type Error;
+
+    /// Whether it has an object as it was applied.
+    fn is_applied(&self, object: &Value) -> bool;
+
+    /// Applies an object.
+    async fn apply(&self, object: &Value) -> Result<(), Self::Error>;
+
+    /// An object as it is there.
+    fn live(&self, object: &Value) -> Option<Live>;
+}
+
+/// Applies the objects of each stage that are not applied, up to the first stage that is not rolled out. The objects of that
+/// stage that are not; none when all stages are rolled out.
+///
+/// # Errors
+/// When an object cannot be applied.
+pub(super) async fn roll_out<'o, T: ApplyTarget>(
+    target: &T,
+    stages: &'o [Vec<Value>],
+) -> Result<Vec<&'o Value>, T::Error> {
+    for stage in stages {
+        let mut pending = Vec::new();
+        for object in stage {
+            if !target.is_applied(object) {
+                target.apply(object).await?;
+            }
+            // What was applied just now is seen by the next event.
+            let live = target.live(object).filter(|live| !live.is_deleting && is_rolled_out(object, live));
+            if live.is_none() || !target.is_applied(object) {
+                pending.push(object);
+            }
+        }
+        if !pending.is_empty() {
+            return Ok(pending);
+        }
+    }
+    Ok(Vec::new())
+}
+
 /// Whether an object is as it is desired, and what it is for is there.
-pub(super) fn is_rolled_out(desired: &Value, live: &Live) -> bool {
+fn is_rolled_out(desired: &Value, live: &Live) -> bool {
     match desired["kind"].as_str() {
         Some("CustomResourceDefinition") => live.has("Established"),
         Some("Deployment") => {
@@ -100,10 +143,14 @@ pub(super) fn is_available(desired: &Value, live: Option<&Live>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::BTreeMap;
+    use std::convert::Infallible;
 
+    use futures_util::FutureExt as _;
     use serde_json::json;
 
+    use super::super::installed::describe;
     use super::*;
     use crate::installation::Installation;
     use crate::installation::tests::installation;
@@ -126,51 +173,81 @@ mod tests {
         Live::read(json!({"metadata": {"generation": generation}, "status": status})).unwrap()
     }
 
-    /// Workloads in the order in which they are replaced when a cluster goes from one installation to another, where each is
-    /// rolled out some time after it was applied.
-    fn replaced(from: &Installation, to: &Installation) -> Vec<String> {
-        let workload = |object: &Value| component(object).is_some();
-        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
-        let running = |object: &Value, updated: bool| {
-            let new = i64::from(updated);
-            let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
-            live(
-                2,
-                &json!({"observedGeneration": 2, "desiredNumberScheduled": 1, "replicas": replicas,
+    /// A cluster where workloads are rolled out some time after they were applied, and everything else at once.
+    #[derive(Default)]
+    struct FakeCluster {
+        objects: RefCell<BTreeMap<String, (Value, Live)>>,
+        /// The workloads in the order in which they were applied.
+        order: RefCell<Vec<String>>,
+    }
+
+    impl FakeCluster {
+        /// One with an installation.
+        fn with(installation: &Installation) -> Self {
+            let cluster = Self::default();
+            let all = objects(installation).into_iter();
+            let state = |object: Value| (describe(&object), (object.clone(), state(&object, true)));
+            cluster.objects.borrow_mut().extend(all.map(state));
+            cluster
+        }
+
+        /// Rolls an object out; the Pods of the former one are available until then.
+        fn finish(&self, object: &Value) {
+            let mut objects = self.objects.borrow_mut();
+            let (applied, live) = objects.get_mut(&describe(object)).unwrap();
+            assert!(is_available(applied, Some(live)), "the former Pods go on");
+            *live = state(applied, true);
+        }
+    }
+
+    impl ApplyTarget for FakeCluster {
+        type Error = Infallible;
+
+        fn is_applied(&self, object: &Value) -> bool {
+            self.objects.borrow().get(&describe(object)).is_some_and(|(applied, _)| applied == object)
+        }
+
+        async fn apply(&self, object: &Value) -> Result<(), Infallible> {
+            let is_workload = component(object).is_some();
+            if is_workload {
+                self.order.borrow_mut().push(object["metadata"]["name"].as_str().unwrap().to_owned());
+            }
+            let live = state(object, !is_workload);
+            self.objects.borrow_mut().insert(describe(object), (object.clone(), live));
+            Ok(())
+        }
+
+        fn live(&self, object: &Value) -> Option<Live> {
+            self.objects.borrow().get(&describe(object)).map(|(_, live)| live.clone())
+        }
+    }
+
+    /// An object that is rolled out, or is not updated yet.
+    fn state(object: &Value, is_updated: bool) -> Live {
+        let new = i64::from(is_updated);
+        let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
+        live(
+            2,
+            &json!({"observedGeneration": 2, "desiredNumberScheduled": 1, "replicas": replicas,
                 "updatedReplicas": replicas * new, "availableReplicas": replicas,
-                "updatedNumberScheduled": new, "numberAvailable": 1}),
-            )
-        };
-        let applied = objects(from).into_iter().filter(workload).map(|object| (name(&object), object));
-        let mut cluster: BTreeMap<String, (Value, Live)> =
-            applied.map(|(name, object)| (name, (object.clone(), running(&object, true)))).collect();
-        let mut order = Vec::new();
+                "updatedNumberScheduled": new, "numberAvailable": 1,
+                "conditions": [{"type": "Established", "status": "True"}, {"type": "Available", "status": "True"}]}),
+        )
+    }
+
+    /// Workloads in the order in which they are replaced when a cluster goes from one installation to another.
+    fn replaced(from: &Installation, to: &Installation) -> Vec<String> {
+        let cluster = FakeCluster::with(from);
+        let stages = stages(objects(to), true);
         loop {
-            let mut pending = Vec::new();
-            for stage in stages(objects(to), true) {
-                for object in stage.into_iter().filter(workload) {
-                    let known = cluster.get_mut(&name(&object)).unwrap();
-                    if known.0 != object {
-                        order.push(name(&object));
-                        *known = (object.clone(), running(&object, false));
-                    }
-                    if !is_rolled_out(&object, &known.1) {
-                        pending.push(name(&object));
-                    }
-                }
-                if !pending.is_empty() {
-                    break;
-                }
-            }
+            let rolled_out = roll_out(&cluster, &stages).now_or_never().expect("nothing waits");
+            let Ok(pending) = rolled_out;
+            let names: Vec<String> = pending.iter().map(|object| describe(object)).collect();
+            assert!(names.len() < 2, "one component at a time: {names:?}");
             if pending.is_empty() {
-                return order;
+                return cluster.order.take();
             }
-            for (object, live) in
-                pending.iter().filter_map(|name| cluster.get(name).cloned()).collect::<Vec<_>>()
-            {
-                assert!(is_available(&object, Some(&live)), "the former Pods go on");
-                cluster.insert(name(&object), (object.clone(), running(&object, true)));
-            }
+            pending.into_iter().for_each(|object| cluster.finish(object));
         }
     }
 
