@@ -159,11 +159,17 @@ pub(super) fn read(
         }
         if source.is_hotpluggable() {
             let target = disk.disk.as_ref();
-            let address = target.map(|target| target.pci_address.as_str()).unwrap_or_default();
-            let matches_volume = tuning.block_size == BlockSize::Volume;
-            let more = (address, tuning.dedicated_io_thread, matches_volume);
+            let hotplugged = HotpluggedDisk {
+                at: &at,
+                bus,
+                bus_field: &bus_field,
+                boot_order: order,
+                pci_address: target.map(|target| target.pci_address.as_str()).unwrap_or_default(),
+                has_thread: tuning.dedicated_io_thread,
+                matches_volume: tuning.block_size == BlockSize::Volume,
+            };
             match device {
-                DiskDevice::Disk => validate_hotplug((bus, &bus_field), (order, &at), more, (devices, found)),
+                DiskDevice::Disk => hotplugged.validate(devices, found),
                 DiskDevice::CdRom => {}
             }
         }
@@ -189,41 +195,48 @@ pub(super) fn read(
     disks
 }
 
-/// What can be attached to a VM that runs. A drive for a medium is there from the start.
-fn validate_hotplug(
-    (bus, bus_field): (DiskBus, &Field),
-    (order, at): (Option<u32>, &Field),
-    (address, has_thread, matches_volume): (&str, bool, bool),
-    (devices, found): (&v1::Devices, &mut Findings),
-) {
-    if !matches!(bus, DiskBus::Scsi | DiskBus::Virtio) {
-        found.invalid(bus_field, "a volume that is hotpluggable needs the bus scsi or virtio");
-    }
-    if order.is_some() {
-        let message =
-            "a volume that is hotpluggable is not there yet when firmware looks for something to start";
-        found.not_supported(&at.at("bootOrder"), message);
-    }
-    if !address.is_empty() {
-        found.invalid(
-            &at.at("disk").at("pciAddress"),
-            "is not for a volume that is hotpluggable: its port is chosen",
+/// A disk that is attached to a VM while it runs. A drive for a medium is there from the start.
+struct HotpluggedDisk<'a> {
+    at: &'a Field,
+    bus: DiskBus,
+    bus_field: &'a Field,
+    boot_order: Option<u32>,
+    pci_address: &'a str,
+    has_thread: bool,
+    matches_volume: bool,
+}
+
+impl HotpluggedDisk<'_> {
+    fn validate(&self, devices: &v1::Devices, found: &mut Findings) {
+        if !matches!(self.bus, DiskBus::Scsi | DiskBus::Virtio) {
+            found.invalid(self.bus_field, "a volume that is hotpluggable needs the bus scsi or virtio");
+        }
+        if self.boot_order.is_some() {
+            let message =
+                "a volume that is hotpluggable is not there yet when firmware looks for something to start";
+            found.not_supported(&self.at.at("bootOrder"), message);
+        }
+        if !self.pci_address.is_empty() {
+            found.invalid(
+                &self.at.at("disk").at("pciAddress"),
+                "is not for a volume that is hotpluggable: its port is chosen",
+            );
+        }
+        found.notice_if(
+            self.matches_volume,
+            &self.at.at("blockSize").at("matchVolume"),
+            "a disk that is plugged in has blocks of 512 bytes",
         );
-    }
-    found.notice_if(
-        matches_volume,
-        &at.at("blockSize").at("matchVolume"),
-        "a disk that is plugged in has blocks of 512 bytes",
-    );
-    found.notice_if(
-        has_thread,
-        &at.at("dedicatedIOThread"),
-        "a disk that is plugged in has no thread of its own",
-    );
-    if devices.disable_hotplug == Some(true) {
-        let message =
-            "the hypervisor has no hotplug slots, and a volume is hotpluggable: remove one of the two";
-        found.invalid(&Field::new("spec.domain.devices.disableHotplug"), message);
+        found.notice_if(
+            self.has_thread,
+            &self.at.at("dedicatedIOThread"),
+            "a disk that is plugged in has no thread of its own",
+        );
+        if devices.disable_hotplug == Some(true) {
+            let message =
+                "the hypervisor has no hotplug slots, and a volume is hotpluggable: remove one of the two";
+            found.invalid(&Field::new("spec.domain.devices.disableHotplug"), message);
+        }
     }
 }
 
