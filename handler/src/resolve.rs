@@ -79,11 +79,11 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         tablets: vm.tablets(),
         hotplug: vm.hotplug(),
         hotplug_field: vm
-            .hotpluggable_disks()
+            .disks_with_hotpluggable_volumes()
             .find(|disk| disk.is_hotpluggable())
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
-        hotplug_volumes: u32::try_from(vm.hotpluggable_disks().count()).unwrap_or(u32::MAX),
+        hotplug_volumes: u32::try_from(vm.disks_with_hotpluggable_volumes().count()).unwrap_or(u32::MAX),
         memory_balloon: vm.has_balloon(),
         keep_free_pages: facts.keep_free_pages,
         console_socket: text(&view.join(CONSOLE_SOCKET)),

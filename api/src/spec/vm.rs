@@ -140,7 +140,7 @@ impl Vm {
     }
 
     /// Those of [`Self::disks`] whose volumes are attached once it runs, as disks or as media of CD-ROM drives.
-    pub fn hotpluggable_disks(&self) -> impl Iterator<Item = &Disk> {
+    pub fn disks_with_hotpluggable_volumes(&self) -> impl Iterator<Item = &Disk> {
         self.disks.iter().filter(|disk| disk.source().is_hotpluggable())
     }
 

@@ -298,12 +298,12 @@ fn volumes_that_are_plugged_in() {
         let names = |disks: Vec<&vireo_api::spec::Disk>| {
             disks.into_iter().map(|disk| disk.name().to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(names(accepted.hotpluggable_disks().collect()), ["data"]);
+        assert_eq!(names(accepted.disks_with_hotpluggable_volumes().collect()), ["data"]);
         assert_eq!((accepted.fixed_disks().count(), accepted.hotplug()), (0, true));
     }
     let drive = json!({"cdrom": {"bus": "sata"}, "bootOrder": 1});
     let drive = with_spec(hotpluggable(drive, json!({"disableHotplug": true}))).expect("a medium");
-    let count = (drive.fixed_disks().count(), drive.hotpluggable_disks().count());
+    let count = (drive.fixed_disks().count(), drive.disks_with_hotpluggable_volumes().count());
     assert_eq!(count, (1, 1), "the drive is there from the start, its medium is not");
     assert!(drive.disks()[0].has_hotpluggable_medium() && !drive.disks()[0].is_hotpluggable());
     let scsi = json!({"disk": {"bus": "scsi"}});

@@ -358,7 +358,7 @@ impl VmiReconciler {
         else {
             return false;
         };
-        record.vm().is_ok_and(|vm| vm.hotpluggable_disks().next().is_some())
+        record.vm().is_ok_and(|vm| vm.disks_with_hotpluggable_volumes().next().is_some())
     }
 
     /// Sets the deadline of what the launcher has to do now. A deadline for the same thing is kept.

@@ -60,8 +60,9 @@ pub(super) fn changes<'a>(vm: &'a Vm, plugged: &[PluggedVolume], places: &Places
     let is = |disk: &Disk, volume: &PluggedVolume| {
         disk.name() == volume.name && claim(disk).is_some_and(|claim| places.is(vm, claim, volume))
     };
-    let out = plugged.iter().filter(|volume| !vm.hotpluggable_disks().any(|disk| is(disk, volume)));
-    let into = vm.hotpluggable_disks().filter(|disk| {
+    let out =
+        plugged.iter().filter(|volume| !vm.disks_with_hotpluggable_volumes().any(|disk| is(disk, volume)));
+    let into = vm.disks_with_hotpluggable_volumes().filter(|disk| {
         claim(disk).is_some_and(|claim| places.has(claim)) && !plugged.iter().any(|volume| is(disk, volume))
     });
     out.map(|volume| Change::Detach(volume.name.clone())).chain(into.map(Change::Attach)).collect()
