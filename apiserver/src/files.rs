@@ -33,6 +33,16 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write().map_err(|source| FileError { path: path.to_owned(), source })
 }
 
+/// Locks a directory until the file is dropped, against others that change files in it.
+///
+/// # Errors
+/// When it cannot be opened or locked.
+pub fn lock_directory(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    file.lock()?;
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;

@@ -2,7 +2,6 @@
 //! tokens that a former one signed are accepted until they end, or until the key does.
 
 use std::fmt;
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -24,7 +23,7 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use vireo_certificates::pem;
 
-use crate::files::{FileError, write_atomically};
+use crate::files::{FileError, lock_directory, write_atomically};
 
 /// Bytes of a token that is looked at.
 const LONGEST: usize = 16 << 10;
@@ -173,8 +172,7 @@ impl Keys {
 pub fn rotate_key(path: &Path, overlap: Option<Duration>, now: i64) -> Result<(), KeyError> {
     // Of two replacements at the same time, the second would forget the key of the first.
     let directory = path.parent().unwrap_or(Path::new("."));
-    let locked = File::open(directory).and_then(|file| file.lock().map(|()| file));
-    let _lock = locked.map_err(|error| KeyError::Read {
+    let _lock = lock_directory(directory).map_err(|error| KeyError::Read {
         path: directory.display().to_string(),
         why: format!("cannot be locked: {error}"),
     })?;

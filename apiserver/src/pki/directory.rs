@@ -9,7 +9,7 @@ use tracing::warn;
 use vireo_certificates::{Authorities, Change, Facts, Pair, Rotation, Subject, split};
 
 use super::{AUTHORITY, LEAF, NAME, OVERLAP, PkiError, administrator};
-use crate::files::write_atomically;
+use crate::files::{lock_directory, write_atomically};
 
 /// The certificates that are trusted: first that of the authority that issues.
 const TRUSTED: &str = "ca.crt";
@@ -135,10 +135,7 @@ pub fn expirations(directory: &Path) -> Result<Vec<(&'static str, i64)>, PkiErro
 }
 
 fn lock(directory: &Path) -> Result<File, PkiError> {
-    let failed = |source| PkiError::Lock { path: directory.to_owned(), source };
-    let file = File::open(directory).map_err(failed)?;
-    file.lock().map_err(failed)?;
-    Ok(file)
+    lock_directory(directory).map_err(|source| PkiError::Lock { path: directory.to_owned(), source })
 }
 
 fn remove(path: &Path) -> Result<(), PkiError> {
