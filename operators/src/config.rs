@@ -54,9 +54,10 @@ pub enum ReferencePolicy {
     /// They stay.
     #[default]
     Reference,
-    /// Those of VMs that were not started yet are replaced by what they mean.
+    /// While a VM has no VMI, its template gets what they add, and they are removed, unless its status or a `revisionName`
+    /// names a ControllerRevision of one. The status does from the first reconciliation under another policy on.
     Expand,
-    /// Those of all VMs that do not run.
+    /// The same, also where there is a ControllerRevision.
     ExpandAll,
 }
 

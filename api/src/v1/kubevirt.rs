@@ -130,8 +130,9 @@ shapes! {
 
     /// What becomes of references of VMs to instance types and preferences.
     pub struct InstancetypeConfiguration {
-        /// `reference`, which is the default, keeps them; `expand` replaces those of VMs that were not started yet by what
-        /// they mean; `expandAll` replaces those of all VMs that do not run.
+        /// `reference`, which is the default, keeps them. `expand` replaces those of VMs without a VMI by the fields that they
+        /// add to the template, unless the status or a `revisionName` names a ControllerRevision of one. `expandAll` replaces
+        /// those with a ControllerRevision, too.
         pub reference_policy: Option<String>,
     }
 

@@ -11,8 +11,9 @@ const TEMPLATE: &str = "spec.template";
 /// A VM's template with its instance type and its preference; absent where the VM has neither.
 pub type Expanded = Result<Option<VirtualMachineInstanceTemplateSpec>, Vec<Problem>>;
 
-/// Whether what a VM chose is to be replaced in its template by what that means. With [`ReferencePolicy::Expand`], VMs keep
-/// what was recorded for them when they were first started.
+/// Whether the references of a VM without a VMI are replaced in its template by what they add. With
+/// [`ReferencePolicy::Expand`], they stay where the status or a `revisionName` names a ControllerRevision of one: the status
+/// does once the VM was reconciled under another policy, whether it was started or not.
 pub fn is_replaced(vm: &VirtualMachine, policy: ReferencePolicy) -> bool {
     let chosen = Choice::ALL.into_iter().filter_map(|choice| choice.matcher(&vm.spec));
     let is_recorded = vm.status.instancetype_ref.is_some()
