@@ -136,7 +136,7 @@ pub fn decide(observed: Observed<'_>) -> Decision {
 
 /// Whether a volume is plugged in by a restart alone.
 fn waits_for_restart(observed: &Observed<'_>) -> bool {
-    template(observed).is_some_and(|template| declared::change(&template.spec, observed.instance).1)
+    template(observed).is_some_and(|template| declared::needs_restart(&template.spec, observed.instance))
 }
 
 /// The template, with what instance type and preference add to it.
@@ -188,7 +188,7 @@ fn apply_volumes(action: Action, observed: &Observed<'_>, status: &VirtualMachin
         (Action::Wait, Some(request)) => Action::ApplyVolumes(Box::new(request.clone())),
         (Action::Wait, None) => {
             let dump = memory_dump::change(status, observed.vm, observed.instance);
-            let declared = || declared::change(&template(observed)?.spec, observed.instance).0;
+            let declared = || declared::change(&template(observed)?.spec, observed.instance);
             dump.map(Action::ApplyMemoryDump)
                 .or_else(|| declared().map(|change| Action::SyncInstance(Box::new(change))))
                 .unwrap_or(Action::Wait)

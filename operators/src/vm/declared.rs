@@ -46,9 +46,7 @@ impl LiveChange {
             }
         }
     }
-}
 
-impl LiveChange {
     /// Takes the marks of volumes from an instance that are no longer its alone.
     pub fn unmark(&self, instance: &mut Value) {
         set_marks(instance, |name| !self.shared.iter().any(|shared| shared == name), None);
@@ -75,54 +73,93 @@ pub fn mark_ephemeral(instance: &mut Value, request: &VolumeRequest) {
 
 /// Keeps some of the names in the annotation, and adds one. Without names there is no annotation: alerts of KubeVirt look for it.
 fn set_marks(instance: &mut Value, keep: impl Fn(&str) -> bool, added: Option<&str>) {
-    let annotations = &mut instance["metadata"]["annotations"];
-    let before = annotations.get(EPHEMERAL_ANNOTATION).and_then(Value::as_str).unwrap_or_default();
-    let kept = before.split(',').filter(|one| !one.is_empty() && keep(one));
+    let annotations = instance.pointer("/metadata/annotations");
+    let before = annotations.and_then(|all| all.get(EPHEMERAL_ANNOTATION)).and_then(Value::as_str);
+    let kept = before.unwrap_or_default().split(',').filter(|one| !one.is_empty() && keep(one));
     let names = kept.chain(added).collect::<Vec<_>>().join(",");
     if !names.is_empty() {
-        annotations[EPHEMERAL_ANNOTATION] = json!(names);
-    } else if let Some(annotations) = annotations.as_object_mut() {
+        instance["metadata"]["annotations"][EPHEMERAL_ANNOTATION] = json!(names);
+    } else if let Some(annotations) =
+        instance.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+    {
         annotations.remove(EPHEMERAL_ANNOTATION);
     }
 }
 
-/// How the volumes and links of an instance have to change, and whether some change only with its restart.
+/// Whether some volume of the template gets into a running instance with its restart alone: the medium of a CD-ROM drive
+/// that the instance lacks.
+pub(super) fn needs_restart(
+    template: &VirtualMachineInstanceSpec,
+    instance: Option<&VirtualMachineInstance>,
+) -> bool {
+    alive(instance).is_some_and(|instance| {
+        missing(template, instance).any(|volume| lacks_drive(volume, template, instance))
+    })
+}
+
+/// How the volumes and links of a running instance have to change, if they do.
 pub(super) fn change(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
-) -> (Option<LiveChange>, bool) {
-    let Some(instance) = instance.filter(|one| Life::of(Some(one)) == Life::Alive) else {
-        return (None, false);
-    };
+) -> Option<LiveChange> {
+    let instance = alive(instance)?;
     let (has, wanted) = (&instance.spec.volumes, &template.volumes);
-    let removed: Vec<String> = has
-        .iter()
-        .filter(|volume| is_hotpluggable(volume) && ephemeral(instance).all(|name| name != volume.name))
-        .filter(|volume| !wanted.iter().any(|other| is_same(volume, other)))
-        .map(|volume| volume.name.clone())
-        .collect();
-    let stays =
-        |volume: &Volume| has.iter().any(|other| other.name == volume.name && !removed.contains(&other.name));
-    let missing = wanted.iter().filter(|volume| is_hotpluggable(volume) && !stays(volume));
-    let disk =
-        |volume: &Volume| template.domain.devices.disks.iter().find(|disk| disk.name == volume.name).cloned();
-    let (mut added, mut needs_restart) = (Vec::new(), false);
-    for (volume, disk) in missing.map(|volume| (volume.clone(), disk(volume))) {
-        let is_medium = disk.as_ref().is_some_and(|disk| disk.cdrom.is_some());
-        match is_medium {
-            true if !has_drive(&instance.spec, &volume.name) => needs_restart = true,
-            true | false => added.push((volume, disk)),
-        }
-    }
-    let links = links(template, &instance.spec);
+    let removed = has.iter().filter(|volume| is_removed(volume, template, instance));
+    let added = missing(template, instance).filter(|volume| !lacks_drive(volume, template, instance));
     // A volume that the template has got, too, follows it from then on.
     let is_shared = |name: &&str| {
         let of_instance = has.iter().find(|volume| volume.name == *name);
         of_instance.is_none_or(|volume| wanted.iter().any(|other| is_same(volume, other)))
     };
-    let shared = ephemeral(instance).filter(is_shared).map(str::to_owned).collect();
-    let change = LiveChange { removed, added, links, shared };
-    ((change != LiveChange::default()).then_some(change), needs_restart)
+    let change = LiveChange {
+        removed: removed.map(|volume| volume.name.clone()).collect(),
+        added: added.map(|volume| (volume.clone(), disk(volume, template).cloned())).collect(),
+        links: links(template, &instance.spec),
+        shared: ephemeral(instance).filter(is_shared).map(str::to_owned).collect(),
+    };
+    (change != LiveChange::default()).then_some(change)
+}
+
+fn alive(instance: Option<&VirtualMachineInstance>) -> Option<&VirtualMachineInstance> {
+    instance.filter(|one| Life::of(Some(one)) == Life::Alive)
+}
+
+/// Whether a volume of an instance has to be unplugged.
+fn is_removed(
+    volume: &Volume,
+    template: &VirtualMachineInstanceSpec,
+    instance: &VirtualMachineInstance,
+) -> bool {
+    is_hotpluggable(volume)
+        && ephemeral(instance).all(|name| name != volume.name)
+        && !template.volumes.iter().any(|other| is_same(volume, other))
+}
+
+/// The hotpluggable volumes of a template that an instance does not have, or has with another claim.
+fn missing<'t>(
+    template: &'t VirtualMachineInstanceSpec,
+    instance: &VirtualMachineInstance,
+) -> impl Iterator<Item = &'t Volume> {
+    let stays = |volume: &Volume| {
+        let same_name = instance.spec.volumes.iter().find(|other| other.name == volume.name);
+        same_name.is_some_and(|other| !is_removed(other, template, instance))
+    };
+    template.volumes.iter().filter(move |volume| is_hotpluggable(volume) && !stays(volume))
+}
+
+/// The disk of a volume in a template.
+fn disk<'t>(volume: &Volume, template: &'t VirtualMachineInstanceSpec) -> Option<&'t Disk> {
+    template.domain.devices.disks.iter().find(|disk| disk.name == volume.name)
+}
+
+/// Whether a volume of a template is the medium of a CD-ROM drive that an instance does not have.
+fn lacks_drive(
+    volume: &Volume,
+    template: &VirtualMachineInstanceSpec,
+    instance: &VirtualMachineInstance,
+) -> bool {
+    let is_medium = disk(volume, template).is_some_and(|disk| disk.cdrom.is_some());
+    is_medium && !has_drive(&instance.spec, &volume.name)
 }
 
 /// The interfaces of an instance whose links have to be switched.
@@ -138,4 +175,26 @@ fn links(
     let interfaces = instance.domain.devices.interfaces.iter().filter(differs);
     let state = |has: &Interface| if is_down(has) { "up" } else { "down" };
     interfaces.map(|has| (has.name.clone(), state(has).to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_leave_no_empty_annotations() {
+        let change = LiveChange { shared: vec!["data".to_owned()], ..LiveChange::default() };
+        for instance in [json!({}), json!({"metadata": {"name": "a"}})] {
+            let mut unmarked = instance.clone();
+            change.unmark(&mut unmarked);
+            assert_eq!(unmarked, instance);
+        }
+        let add: VolumeRequest =
+            serde_json::from_value(json!({"addVolumeOptions": {"name": "data"}})).unwrap();
+        let mut marked = json!({"metadata": {"name": "a"}});
+        mark_ephemeral(&mut marked, &add);
+        assert_eq!(marked, json!({"metadata": {"name": "a", "annotations": {EPHEMERAL_ANNOTATION: "data"}}}));
+        change.unmark(&mut marked);
+        assert_eq!(marked, json!({"metadata": {"name": "a", "annotations": {}}}));
+    }
 }
