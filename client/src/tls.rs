@@ -154,7 +154,10 @@ impl<T> TlsFiles<T> {
             (Ok(config), Err(_), None) => Ok(Arc::new(config)),
             (made, _, Some(current)) => {
                 if let Err(error) = made {
-                    warn!(error = &error as &dyn std::error::Error, "the former certificate stays in use");
+                    warn!(
+                        error = &error as &dyn std::error::Error,
+                        "cannot use the new certificate; the former one stays in use"
+                    );
                 }
                 Ok(Arc::clone(&current.config))
             }

@@ -72,7 +72,7 @@ const ENTERED: [&str; 5] = [
     "virtualmachines/portforward",
 ];
 /// Requests that change how a VM or a VMI runs.
-const STEERED: [&str; 16] = [
+const UPDATE_SUBRESOURCES: [&str; 16] = [
     "virtualmachineinstances/addvolume",
     "virtualmachineinstances/freeze",
     "virtualmachineinstances/pause",
@@ -245,7 +245,7 @@ fn full(verbs: &[&str]) -> Vec<Value> {
         rule(verbs, POOLS, &["virtualmachinepools"]),
         rule(verbs, INSTANCETYPES, &CHOICES),
         rule(&["get"], SUBRESOURCES, &[&ENTERED[..], &SEEN, &UNSERVED_READS].concat()),
-        rule(&["update"], SUBRESOURCES, &[&STEERED[..], &UNSERVED_UPDATES].concat()),
+        rule(&["update"], SUBRESOURCES, &[&UPDATE_SUBRESOURCES[..], &UNSERVED_UPDATES].concat()),
         rule(&scaled, GROUP, &["virtualmachineinstancereplicasets/scale"]),
         rule(&scaled, POOLS, &["virtualmachinepools/scale"]),
     ]

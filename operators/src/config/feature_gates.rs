@@ -38,7 +38,7 @@ pub(crate) const VSOCK: &str = "VSOCK";
 pub(crate) const DOWNWARD_METRICS: &str = "DownwardMetrics";
 /// Gates of features that are enabled here unless they are disabled.
 pub(super) const ENABLED: [&str; 4] = [DOWNWARD_METRICS, HOST_DEVICES, REBOOT_POLICY, VSOCK];
-/// Gates of features that are always enabled here, and are not in KubeVirt.
+/// Gates that have not graduated in KubeVirt, of features that are always enabled here.
 const ALWAYS: [&str; 2] = ["DeclarativeHotplugVolumes", "HotplugVolumes"];
 
 /// Whether what a gate enables is not available here.

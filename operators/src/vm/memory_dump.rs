@@ -200,7 +200,8 @@ pub(super) fn change(
     (in_template.is_some() || in_vmi.is_some()).then_some(DumpVolume { claim, in_template, in_vmi })
 }
 
-/// Whether a VMI still has an earlier dump to a claim: another one cannot be told from it.
+/// Whether a VMI still has an earlier dump to a claim, from which a new one could not be distinguished: both have the name of
+/// the claim.
 pub fn is_left(instance: &VirtualMachineInstance, claim: &str) -> bool {
     let is_shown = instance
         .status

@@ -79,10 +79,10 @@ pub fn plugs(instance: &VirtualMachineInstance, request: &VolumeRequest) -> Resu
     Ok(())
 }
 
-/// Whether a spec may have a volume plugged in or out.
+/// Whether a volume can be plugged into a spec or unplugged from it.
 ///
 /// # Errors
-/// When its name is taken, or no volume that can be plugged out has it.
+/// When its name is taken, or no volume that can be unplugged has it.
 pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Result<(), Rejection> {
     if let Some(add) = &request.add_volume_options {
         let claim = add.volume_source.as_ref().and_then(|source| source.claim()).map(|claim| claim.name);
@@ -202,7 +202,7 @@ pub(super) fn forget_done(
     requests.retain(|request| [kept, runs].into_iter().flatten().any(|spec| !is_done(request, spec)));
 }
 
-/// The spec without what may be plugged in and out, or switched, while it runs.
+/// The spec without what may be plugged in, unplugged or switched while it runs.
 pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpec {
     let mut spec = spec.clone();
     let hotpluggable: Vec<String> = spec
