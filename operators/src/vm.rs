@@ -24,7 +24,7 @@ pub use requests::{
     Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
 };
 pub use strategy::{RunStrategy, StrategyError};
-pub use volume_patch::{plug, set_volumes, with_volumes};
+pub use volume_patch::{SpecOwner, plug, set_volumes_and_links, with_volumes};
 
 /// Keeps a `VirtualMachine` until its instance is gone, and an instance until its end was counted.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";

@@ -13,7 +13,15 @@ use vireo_client::{Kind, write};
 
 use super::endpoint::VolumeEndpoint;
 use super::{ApiError, VirtApi, accepted, body, read, refused, requires_put, retry_on_conflict};
-use crate::vm;
+use crate::vm::{self, SpecOwner};
+
+/// Whether what is written is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteMode {
+    /// The API server only checks it.
+    DryRun,
+    Stored,
+}
 
 /// Records which volume is to be plugged or unplugged.
 pub(super) async fn serve(
@@ -26,8 +34,11 @@ pub(super) async fn serve(
     let options =
         options.ok_or_else(|| ApiError::bad_request("Request with no body, a new name is expected"))?;
     let (request, stages) = volume_request(&endpoint, options)?;
-    let is_dry = body::dry_run(stages.iter().map(String::as_str))?;
-    retry_on_conflict(|| record(server, &endpoint, &request, is_dry)).await.map(|()| accepted())
+    let mode = match body::dry_run(stages.iter().map(String::as_str))? {
+        true => WriteMode::DryRun,
+        false => WriteMode::Stored,
+    };
+    retry_on_conflict(|| record(server, &endpoint, &request, mode)).await.map(|()| accepted())
 }
 
 /// What is asked for, and the stages of a dry run.
@@ -67,7 +78,7 @@ async fn record(
     server: &VirtApi,
     VolumeEndpoint { kind, key, .. }: &VolumeEndpoint,
     request: &VolumeRequest,
-    is_dry: bool,
+    mode: WriteMode,
 ) -> Result<(), ApiError> {
     let api = kind.namespaced(&server.client, &key.namespace);
     let object = api.get(&key.name).await?;
@@ -77,41 +88,43 @@ async fn record(
         vm::volumes::plugs(&vmi, request)
             .and_then(|()| vm::volumes::fits(request, &vmi.spec))
             .map_err(refused)?;
-        stays_removed(server, &vmi, request).await?.map_err(refused)?;
-        return patch(&api, &vmi.metadata, &object, ("/spec", request), is_dry).await;
+        check_not_in_template(server, &vmi, request).await?;
+        return patch(&api, &vmi.metadata, &object, SpecOwner::Vmi, request, mode).await;
     }
     let before: VirtualMachine = read(object.clone())?;
     let mut vm = before.clone();
     let vmi = server.vmi_of(&vm).await?;
     vm::volumes::request(&mut vm, vmi.as_ref(), request.clone()).map_err(refused)?;
     // What the controller does next is accepted.
-    patch(&api, &vm.metadata, &object, ("/spec/template/spec", request), true).await?;
-    if !is_dry {
+    patch(&api, &vm.metadata, &object, SpecOwner::Vm, request, WriteMode::DryRun).await?;
+    if mode == WriteMode::Stored {
         let (before, after) = (json!(before.status), json!(vm.status));
         write::patch_status(&api, (&vm.metadata).into(), &before, &after).await?;
     }
     Ok(())
 }
 
-/// Whether a VMI alone can lose a volume: what is in the template of its VM would be plugged in again.
-async fn stays_removed(
+/// Checks that a VMI alone can lose a volume: what is in the template of its VM would be plugged in again.
+async fn check_not_in_template(
     server: &VirtApi,
     vmi: &VirtualMachineInstance,
     request: &VolumeRequest,
-) -> Result<Result<(), vm::Rejection>, ApiError> {
-    let Some(remove) = &request.remove_volume_options else { return Ok(Ok(())) };
+) -> Result<(), ApiError> {
+    let Some(remove) = &request.remove_volume_options else { return Ok(()) };
     let vms = Kind::VM.namespaced(&server.client, &vmi.metadata.namespace);
-    let Some(found) = vms.get_opt(&vmi.metadata.name).await? else { return Ok(Ok(())) };
+    let Some(found) = vms.get_opt(&vmi.metadata.name).await? else { return Ok(()) };
     let owner: VirtualMachine = read(found)?;
     let template = owner.spec.template.as_ref().filter(|_| vm::orphan::owns(&owner.metadata, &vmi.metadata));
-    let volumes = template.into_iter().flat_map(|template| &template.spec.volumes);
-    Ok(match volumes.map(|volume| &volume.name).find(|name| **name == remove.name) {
-        None => Ok(()),
-        Some(name) => Err(vm::Rejection::Conflict(format!(
-            "Unable to remove volume [{name}] from the VMI alone because it is in the template of its VM: remove it there \
-             (virtctl removevolume --persist)"
-        ))),
-    })
+    let mut volumes = template.into_iter().flat_map(|template| &template.spec.volumes);
+    if volumes.all(|volume| volume.name != remove.name) {
+        return Ok(());
+    }
+    let message = format!(
+        "Unable to remove volume [{}] from the VMI alone because it is in the template of its VM: remove it there \
+         (virtctl removevolume --persist)",
+        remove.name
+    );
+    Err(refused(Kind::VMI, &vmi.metadata.name, vm::Rejection::Conflict(message)))
 }
 
 /// Patches an object to what a request makes of the VMI's spec in it.
@@ -119,19 +132,20 @@ async fn patch(
     api: &Api<DynamicObject>,
     version: &ObjectMeta,
     object: &DynamicObject,
-    (path, request): (&str, &VolumeRequest),
-    is_dry: bool,
+    owner: SpecOwner,
+    request: &VolumeRequest,
+    mode: WriteMode,
 ) -> Result<(), ApiError> {
     let before = json!(object);
     let mut after = before.clone();
-    vm::plug(&mut after, path, request);
-    if path == "/spec" && after != before {
+    vm::plug(&mut after, owner, request);
+    if owner == SpecOwner::Vmi && after != before {
         vm::mark_ephemeral(&mut after, request);
     }
     if let Some(patch) = write::merge_diff(&before, &after) {
-        match is_dry {
-            true => write::dry_run(api, version.into(), patch).await?,
-            false => write::patch(api, version.into(), patch).await?,
+        match mode {
+            WriteMode::DryRun => write::dry_run(api, version.into(), patch).await?,
+            WriteMode::Stored => write::patch(api, version.into(), patch).await?,
         };
     }
     Ok(())

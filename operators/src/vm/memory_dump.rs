@@ -13,6 +13,7 @@ use vireo_api::v1::{
 
 use super::life::Life;
 use super::requests::Rejection;
+use super::volume_patch::SpecOwner;
 
 /// How far a memory dump is. The names are KubeVirt's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,9 +220,9 @@ fn is_dump(volume: &Volume, claim: &str) -> bool {
     volume.name == claim && volume.memory_dump.as_ref().is_some_and(|dump| dump.claim_name == claim)
 }
 
-/// Adds the volume to the spec at `pointer` in an object, or removes it. The rest stays as it was written.
-pub(super) fn set_volume(object: &mut Value, pointer: &str, claim: &str, is_wanted: bool) {
-    let Some(spec) = object.pointer_mut(pointer) else { return };
+/// Adds the volume to the spec in an object, or removes it. The rest stays as it was written.
+pub(super) fn set_volume(object: &mut Value, owner: SpecOwner, claim: &str, is_wanted: bool) {
+    let Some(spec) = object.pointer_mut(owner.pointer()) else { return };
     if !spec["volumes"].is_array() {
         spec["volumes"] = json!([]);
     }

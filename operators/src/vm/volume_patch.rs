@@ -5,14 +5,37 @@ use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceSpec, VolumeRe
 
 use super::volumes::apply;
 
-/// Applies a request to the spec at `pointer` in an object.
-pub fn plug(object: &mut Value, pointer: &str, request: &VolumeRequest) {
-    set_volumes(object, pointer, |spec| apply(request, spec));
+/// The kind of object that has the spec of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpecOwner {
+    /// A VM, in its template.
+    Vm,
+    /// A VMI.
+    Vmi,
 }
 
-/// Changes volumes, disks and states of interfaces of the spec at `pointer` in an object.
-pub fn set_volumes(object: &mut Value, pointer: &str, change: impl FnOnce(&mut VirtualMachineInstanceSpec)) {
-    let Some(spec) = object.pointer_mut(pointer) else { return };
+impl SpecOwner {
+    /// Where the spec is in the object, as a JSON pointer.
+    pub(super) const fn pointer(self) -> &'static str {
+        match self {
+            Self::Vm => "/spec/template/spec",
+            Self::Vmi => "/spec",
+        }
+    }
+}
+
+/// Applies a request to the spec in an object.
+pub fn plug(object: &mut Value, owner: SpecOwner, request: &VolumeRequest) {
+    set_volumes_and_links(object, owner, |spec| apply(request, spec));
+}
+
+/// Changes volumes, disks and link states of the spec in an object. Other fields stay, whatever `change` makes of them.
+pub fn set_volumes_and_links(
+    object: &mut Value,
+    owner: SpecOwner,
+    change: impl FnOnce(&mut VirtualMachineInstanceSpec),
+) {
+    let Some(spec) = object.pointer_mut(owner.pointer()) else { return };
     // Stored objects were decoded when they were admitted.
     let Ok(before) = serde_json::from_value::<VirtualMachineInstanceSpec>(spec.clone()) else { return };
     let mut after = before.clone();
@@ -92,7 +115,7 @@ mod tests {
             "domain": {"devices": {"rng": {}}, "memory": {"guest": "064Mi"}}, "later": 1,
         }});
         let mut value = before.clone();
-        plug(&mut value, "/spec", &add);
+        plug(&mut value, SpecOwner::Vmi, &add);
         assert_eq!(value["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "c");
         assert_eq!(value["spec"]["domain"]["devices"]["disks"][0]["name"], "data");
         assert_eq!(
@@ -100,14 +123,34 @@ mod tests {
             (&json!(1), &json!("064Mi"))
         );
         let once = value.clone();
-        plug(&mut value, "/spec", &add);
+        plug(&mut value, SpecOwner::Vmi, &add);
         assert_eq!(value, once, "again");
-        plug(&mut value, "/spec", &remove);
+        plug(&mut value, SpecOwner::Vmi, &remove);
         assert_eq!(
             (&value["spec"]["volumes"], &value["spec"]["domain"]["devices"]["disks"]),
             (&json!([]), &json!([]))
         );
-        plug(&mut value, "/absent", &add);
+        let emptied = value.clone();
+        plug(&mut value, SpecOwner::Vm, &add);
+        assert_eq!(value, emptied, "it has no template");
+    }
+
+    #[test]
+    fn links_change_where_they_have_a_state() {
+        let interfaces = json!([{"name": "a", "masquerade": {}}, {"name": "b", "state": "up", "later": 1}]);
+        let mut value =
+            json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": interfaces}}}}}});
+        let set = |value: &mut Value, state: &str| {
+            set_volumes_and_links(value, SpecOwner::Vm, |spec| {
+                spec.domain.devices.interfaces[1].state = state.to_owned();
+            });
+            value.pointer("/spec/template/spec/domain/devices/interfaces").cloned()
+        };
+        let with = |state: &str| {
+            Some(json!([{"name": "a", "masquerade": {}}, {"name": "b", "state": state, "later": 1}]))
+        };
+        assert_eq!(set(&mut value, "down"), with("down"));
+        assert_eq!(set(&mut value, "up"), with("up"));
     }
 
     #[test]
@@ -118,7 +161,7 @@ mod tests {
         }}))
         .unwrap();
         let mut value = json!({"spec": {}});
-        plug(&mut value, "/spec", &add);
+        plug(&mut value, SpecOwner::Vmi, &add);
         assert_eq!(value["spec"]["domain"]["devices"]["disks"][0]["name"], "data");
     }
 
@@ -127,6 +170,9 @@ mod tests {
         let vmi = with_volumes(json!({"metadata": {"name": "web"}, "status": {"phase": "Running"}, "spec": {
             "domain": {"memory": {"guest": "64Mi"}, "devices": {"disks": [
                 {"name": "drive", "cdrom": {"bus": "sata"}}, {"name": "data", "disk": {}}, {"name": 7, "cdrom": {}},
+            ], "interfaces": [
+                {"name": "a", "masquerade": {}, "macAddress": "02:00:00:00:00:01", "state": "down"},
+                {"name": "b", "bridge": {}}, {"name": 7, "state": "down"},
             ]}},
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
@@ -144,5 +190,9 @@ mod tests {
         assert_eq!(claims, [("c", true), ("debian", false)]);
         assert_eq!(json!(vmi.spec.volumes[1]), json!({"name": "init"}));
         assert_eq!(json!(vmi.spec.domain.devices.disks), json!([{"name": "drive", "cdrom": {}}]));
+        assert_eq!(
+            json!(vmi.spec.domain.devices.interfaces),
+            json!([{"name": "a", "state": "down"}, {"name": "b"}])
+        );
     }
 }

@@ -16,7 +16,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::life::Life;
 use super::super::memory_dump::{self, DumpVolume};
-use super::super::{Action, LiveChange, RunStrategy, Start, plug, set_volumes};
+use super::super::{Action, LiveChange, RunStrategy, SpecOwner, Start, plug, set_volumes_and_links};
 use super::Controller;
 use crate::ReconcileError;
 use crate::revision::controller_revision;
@@ -41,6 +41,13 @@ fn refusal(written: Result<(), ReconcileError>) -> Result<Option<String>, Reconc
         },
         done => done.map(|()| None),
     }
+}
+
+/// The specs that are changed.
+#[derive(Debug, Clone, Copy)]
+struct Targets {
+    template: bool,
+    vmi: bool,
 }
 
 pub(super) struct Actuator<'a> {
@@ -124,8 +131,9 @@ impl<'a> Actuator<'a> {
 
     /// Carries out a request for a volume. One that is refused is dropped, as it would keep the requests after it.
     async fn plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
-        let change = |object: &mut Value, pointer: &str| plug(object, pointer, request);
-        let Some(refused) = refusal(self.change_volumes((true, true), change).await)? else { return Ok(()) };
+        let change = |object: &mut Value, owner| plug(object, owner, request);
+        let both = Targets { template: true, vmi: true };
+        let Some(refused) = refusal(self.change_volumes(both, change).await)? else { return Ok(()) };
         self.publish(Reason::HotplugFailed, format!("A volume request is dropped: {refused}")).await;
         let requests = &self.status.volume_requests;
         let left: Vec<&VolumeRequest> = requests.iter().filter(|one| *one != request).collect();
@@ -136,11 +144,12 @@ impl<'a> Actuator<'a> {
 
     /// Changes volumes and links of the VMI to those of the template. The template's next change brings another attempt.
     async fn sync_instance(&self, volumes: &LiveChange) -> Result<(), ReconcileError> {
-        let change = |object: &mut Value, pointer: &str| {
-            set_volumes(object, pointer, |spec| volumes.apply(spec));
+        let change = |object: &mut Value, owner| {
+            set_volumes_and_links(object, owner, |spec| volumes.apply(spec));
             volumes.unmark(object);
         };
-        if let Some(refused) = refusal(self.change_volumes((false, true), change).await)? {
+        let vmi_alone = Targets { template: false, vmi: true };
+        if let Some(refused) = refusal(self.change_volumes(vmi_alone, change).await)? {
             let message =
                 format!("The volumes and links of the template are not those of the VMI: {refused}");
             self.publish(Reason::HotplugFailed, message).await;
@@ -152,9 +161,9 @@ impl<'a> Actuator<'a> {
     async fn set_dump_volume(&self, volume: &DumpVolume) -> Result<(), ReconcileError> {
         let DumpVolume { claim, in_template, in_vmi } = volume;
         let is_wanted = in_vmi.or(*in_template).unwrap_or_default();
-        let change =
-            |object: &mut Value, pointer: &str| memory_dump::set_volume(object, pointer, claim, is_wanted);
-        let changed = self.change_volumes((in_template.is_some(), in_vmi.is_some()), change).await;
+        let change = |object: &mut Value, owner| memory_dump::set_volume(object, owner, claim, is_wanted);
+        let targets = Targets { template: in_template.is_some(), vmi: in_vmi.is_some() };
+        let changed = self.change_volumes(targets, change).await;
         if !is_wanted {
             // What it is removed after stays so.
             return changed;
@@ -167,14 +176,14 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    /// Changes the volumes of the template, the VMI or both: the VMI first, as a request is forgotten when the template and the
+    /// Changes the volumes and links of the template, the VMI or both: the VMI first, as a request is forgotten when the template and the
     /// VMI show it.
     async fn change_volumes(
         &self,
-        (template, instance): (bool, bool),
-        change: impl Fn(&mut Value, &str),
+        targets: Targets,
+        change: impl Fn(&mut Value, SpecOwner),
     ) -> Result<(), ReconcileError> {
-        let vmi = self.vmi.filter(|vmi| instance && !Life::of(Some(&vmi.value)).is_over());
+        let vmi = self.vmi.filter(|vmi| targets.vmi && !Life::of(Some(&vmi.value)).is_over());
         if let Some(vmi) = vmi {
             let Cached { key, uid, .. } = vmi;
             let api = Kind::VMI.namespaced(&self.controller.client, &key.namespace);
@@ -183,7 +192,7 @@ impl<'a> Actuator<'a> {
             if let Some(found) = found {
                 let before = serde_json::to_value(&found)?;
                 let mut after = before.clone();
-                change(&mut after, "/spec");
+                change(&mut after, SpecOwner::Vmi);
                 if let Some(patch) = write::merge_diff(&before, &after) {
                     let resource_version = found.resource_version().unwrap_or_default();
                     let version = ObjectMeta { resource_version, ..vmi.metadata.clone() };
@@ -191,8 +200,8 @@ impl<'a> Actuator<'a> {
                 }
             }
         }
-        match template {
-            true => self.change(|vm| change(vm, "/spec/template/spec")).await,
+        match targets.template {
+            true => self.change(|vm| change(vm, SpecOwner::Vm)).await,
             false => Ok(()),
         }
     }

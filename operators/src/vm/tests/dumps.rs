@@ -116,7 +116,7 @@ fn a_volume_of_the_same_name_stays() {
     let mut world = World::new("Always");
     let disk = json!({"volumes": [{"name": "dumps", "emptyDisk": {"capacity": "1Mi"}}]});
     let mut object = json!({ "spec": disk });
-    memory_dump::set_volume(&mut object, "/spec", "dumps", false);
+    memory_dump::set_volume(&mut object, SpecOwner::Vmi, "dumps", false);
     assert_eq!(object["spec"], disk);
     world.vm.spec.template.as_mut().unwrap().spec = serde_json::from_value(disk).unwrap();
     let taken = memory_dump::request(&mut world.vm, "dumps").unwrap_err();

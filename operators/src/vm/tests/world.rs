@@ -122,7 +122,7 @@ impl World {
                 for (spec, wanted) in [(template, in_template), (instance, in_vmi)] {
                     if let (Some(spec), Some(wanted)) = (spec, wanted) {
                         let mut object = serde_json::json!({ "spec": spec });
-                        memory_dump::set_volume(&mut object, "/spec", &claim, wanted);
+                        memory_dump::set_volume(&mut object, SpecOwner::Vmi, &claim, wanted);
                         *spec = serde_json::from_value(object["spec"].take()).unwrap();
                     }
                 }
