@@ -8,6 +8,7 @@ use vireo_api::names::{COMPONENT_LABEL, CONSUMER, CREATED_BY_LABEL};
 use vireo_api::v1::{Condition, VirtualMachineInstance};
 
 use super::decide::{Decision, Observed, Step};
+use super::template::shortened;
 use super::{StartedBy, Wait};
 
 /// KubeVirt's annotation of such a Pod.
@@ -16,7 +17,7 @@ const PROVISIONING_ANNOTATION: &str = "kubevirt.io/ephemeral-provisioning";
 /// Makes a launcher Pod one that ends at once, and has nothing of it but its claims. There is one of an instance at a time.
 pub(super) fn consumer_pod(mut pod: Pod, vmi: &VirtualMachineInstance) -> Pod {
     let metadata = &mut pod.metadata;
-    let short: String = vmi.metadata.name.chars().take(LONGEST_NAME).collect();
+    let short = shortened(&vmi.metadata.name);
     let identity: String = vmi.metadata.uid.chars().filter(char::is_ascii_alphanumeric).take(10).collect();
     metadata.generate_name = None;
     metadata.name = Some(format!("{CONSUMER}-{}-{identity}", short.trim_end_matches(['.', '-'])));
@@ -38,9 +39,6 @@ pub(super) fn consumer_pod(mut pod: Pod, vmi: &VirtualMachineInstance) -> Pod {
     spec.termination_grace_period_seconds = Some(0);
     pod
 }
-
-/// The longest beginning of its name that is the name of the instance.
-const LONGEST_NAME: usize = 200;
 
 /// Decides about the consumers of an instance that has no launcher Pod yet. Whether one is in the way of that Pod.
 pub(super) fn decide(observed: &Observed<'_>, decision: &mut Decision) -> bool {

@@ -32,7 +32,7 @@ const END_MARGIN: i64 = 30;
 const DEFAULT_GRACE: i64 = 30;
 /// Storage of a node that is requested for a Pod; KubeVirt's. Its disks take more as guests write to them.
 const EPHEMERAL_STORAGE: &str = "50M";
-/// The longest beginning of a Pod's generated name that is the name of its instance.
+/// The longest beginning of a Pod's name that is the name of its instance.
 const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
 const LONGEST_LABEL: usize = 63;
@@ -249,9 +249,8 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
         ("kubectl.kubernetes.io/default-container".to_owned(), COMPUTE.to_owned()),
         ("kubevirt.io/memory-overhead-bytes".to_owned(), requests.overhead.to_string()),
     ]);
-    let beginning: String = name.chars().take(LONGEST_NAME).collect();
     ObjectMeta {
-        generate_name: Some(format!("{LAUNCHER}-{beginning}-")),
+        generate_name: Some(format!("{LAUNCHER}-{}-", shortened(name))),
         namespace: Some(namespace.clone()),
         labels: Some(labels),
         annotations: Some(annotations),
@@ -265,6 +264,11 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
         }]),
         ..ObjectMeta::default()
     }
+}
+
+/// The name of an instance as a part of that of a Pod, which may be shorter.
+pub(super) fn shortened(name: &str) -> String {
+    name.chars().take(LONGEST_NAME).collect()
 }
 
 /// A name as the value of a label, which may be shorter.
