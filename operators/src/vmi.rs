@@ -21,7 +21,7 @@ pub use claims::{Claim, Claims};
 pub use decide::{Decision, Observed, Step, decide};
 pub use images::ImageDelivery;
 pub use pod::LauncherPod;
-pub use template::{Launcher, StartedBy, launcher_pod};
+pub use template::{Launcher, PodInputs, StartedBy, launcher_pod};
 pub use wait::Wait;
 pub(crate) use wait::of_claim as wait_of_claim;
 

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::api::resource;
-use vireo_api::names::COMPUTE;
 use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, HugePage, MilliCpus, NATIVE, VFIO_OVERHEAD};
 use vireo_api::v1::{Cpu, Devices, Quantity, VirtualMachineInstance};
 
@@ -16,7 +13,6 @@ const QEMU: u64 = 120 << 20;
 const MONITOR: u64 = 12 << 20;
 /// Thousandths of a CPU for a vCPU with a CPU of its own.
 const DEDICATED: u64 = 1000;
-const CPU: &str = "cpu";
 
 /// Memory and CPU that an instance takes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,24 +74,15 @@ fn percent(memory: u64, percent: u64) -> u64 {
     u64::try_from(requested).unwrap_or(u64::MAX)
 }
 
-/// Limits the launcher of an instance to its vCPUs, unless it has CPUs for itself or limits them by itself.
-pub(super) fn limit_cpu(pod: &mut Pod, vmi: &VirtualMachineInstance) {
+/// The limit of the launcher's CPU, in thousandths, where a namespace has limits: the vCPUs. There is none for an instance that
+/// has CPUs for itself, or limits them by itself.
+pub(super) fn cpu_limit(vmi: &VirtualMachineInstance, requests: &Requests) -> Option<u64> {
     let domain = &vmi.spec.domain;
     let cpu = domain.cpu.as_deref();
     let is_dedicated = cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true));
-    if is_dedicated || domain.resources.limits.contains_key(CPU) {
-        return;
-    }
-    let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
-    for container in containers.filter(|container| container.name == COMPUTE) {
-        let resources = container.resources.get_or_insert_default();
-        let requested = resources.requests.as_ref().and_then(|requests| requests.get(CPU));
-        let requested = requested.and_then(|request| MilliCpus::try_from(&Quantity(request.0.clone())).ok());
-        // A request above its limit is refused.
-        let limit = vcpus(cpu).saturating_mul(DEDICATED).max(requested.map_or(0, MilliCpus::get));
-        let limit = resource::Quantity(format!("{limit}m"));
-        resources.limits.get_or_insert_default().insert(CPU.to_owned(), limit);
-    }
+    let is_limited = domain.resources.limits.contains_key("cpu");
+    // A request above its limit is refused.
+    (!is_dedicated && !is_limited).then(|| vcpus(cpu).saturating_mul(DEDICATED).max(requests.cpu))
 }
 
 /// How many devices of each resource of nodes an instance requests.
@@ -188,19 +175,17 @@ mod tests {
 
     #[test]
     fn launchers_are_limited_to_their_vcpus() {
-        let limit = |domain: Value, request: &str| {
-            let compute = json!({"name": "compute", "resources": {"requests": {"cpu": request}}});
-            let spec = json!({"containers": [compute, {"name": "guest-console-log"}]});
-            let mut pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
-            limit_cpu(&mut pod, &vmi(domain));
-            let pod = json!(pod);
-            assert_eq!(pod["spec"]["containers"][1].get("resources"), None);
-            pod["spec"]["containers"][0]["resources"]["limits"]["cpu"].as_str().map(str::to_owned)
-        };
-        assert_eq!(limit(json!({"cpu": {"cores": 2, "sockets": 2}}), "400m").as_deref(), Some("4000m"));
-        assert_eq!(limit(json!({}), "1500m").as_deref(), Some("1500m"));
-        assert_eq!(limit(json!({"resources": {"limits": {"cpu": 2}}}), "2"), None);
-        assert_eq!(limit(json!({"cpu": {"dedicatedCpuPlacement": true}}), "1"), None);
+        for (domain, expected) in [
+            (json!({"cpu": {"cores": 2, "sockets": 2}}), Some(4000)),
+            (json!({}), Some(1000)),
+            (json!({"resources": {"requests": {"cpu": "1500m"}}}), Some(1500)),
+            (json!({"resources": {"limits": {"cpu": 2}}}), None),
+            (json!({"cpu": {"dedicatedCpuPlacement": true}}), None),
+        ] {
+            let vmi = vmi(domain.clone());
+            let requests = Requests::of(&vmi, false, &ClusterConfig::default());
+            assert_eq!(cpu_limit(&vmi, &requests), expected, "{domain}");
+        }
     }
 
     #[test]

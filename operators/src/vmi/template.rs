@@ -67,8 +67,20 @@ pub struct Launcher {
     pub native: bool,
 }
 
-/// The launcher Pod of an instance, bound to a node where one is given. `claims` are those that the instance starts with,
-/// where the kubelet starts launchers, and `images` is how it delivers the files of images there.
+/// What a launcher Pod has beside what its instance says.
+#[derive(Debug, Clone, Copy)]
+pub struct PodInputs<'a> {
+    /// The node that it is bound to from the start.
+    pub node: Option<&'a str>,
+    /// The claims that the instance starts with, where the kubelet starts launchers.
+    pub claims: &'a Claims,
+    /// How the kubelet delivers the files of images.
+    pub images: ImageDelivery,
+    /// The limit of the launcher's CPU, in thousandths.
+    pub cpu_limit: Option<u64>,
+}
+
+/// The launcher Pod of an instance.
 ///
 /// # Errors
 /// When a field of the instance is none of a Pod.
@@ -76,10 +88,9 @@ pub fn launcher_pod(
     vmi: &VirtualMachineInstance,
     launcher: &Launcher,
     config: &ClusterConfig,
-    node: Option<&str>,
-    claims: &Claims,
-    images: ImageDelivery,
+    inputs: PodInputs<'_>,
 ) -> Result<Pod, serde_json::Error> {
+    let PodInputs { node, claims, images, cpu_limit } = inputs;
     let spec = &vmi.spec;
     let requests = Requests::of(vmi, launcher.native, config);
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -106,7 +117,7 @@ pub fn launcher_pod(
         command: Some(command),
         volume_mounts: by_kubelet.then(mounts),
         security_context: by_kubelet.then(unprivileged),
-        resources: Some(resources(vmi, &requests, by_kubelet, config)),
+        resources: Some(resources(vmi, &requests, cpu_limit, by_kubelet, config)),
         ..Container::default()
     };
     let mut pod = Pod {
@@ -191,10 +202,11 @@ fn guarantee(pod: &mut Pod) {
     }
 }
 
-/// What the launcher requests of its node.
+/// What the launcher requests of its node, and is limited to.
 fn resources(
     vmi: &VirtualMachineInstance,
     requests: &Requests,
+    cpu_limit: Option<u64>,
     by_kubelet: bool,
     config: &ClusterConfig,
 ) -> ResourceRequirements {
@@ -220,6 +232,7 @@ fn resources(
             limits.insert(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()));
         }
     }
+    limits.extend(cpu_limit.map(|limit| ("cpu".to_owned(), Quantity(format!("{limit}m")))));
     ResourceRequirements {
         requests: Some(requests),
         limits: Some(limits).filter(|limits| !limits.is_empty()),
@@ -309,6 +322,32 @@ mod tests {
     use super::super::StartedBy;
     use super::*;
 
+    fn inputs(node: Option<&str>, images: ImageDelivery) -> PodInputs<'_> {
+        static NO_CLAIMS: Claims = Claims::new();
+        PodInputs { node, claims: &NO_CLAIMS, images, cpu_limit: None }
+    }
+
+    #[test]
+    fn a_cpu_limit_is_that_of_the_launcher_alone() {
+        let vmi = json!({"metadata": {"name": "web"},
+            "spec": {"domain": {"devices": {"logSerialConsole": true}}}});
+        let vmi = serde_json::from_value(vmi).unwrap();
+        let launcher =
+            Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
+        let limits = |cpu_limit| {
+            let inputs = PodInputs { cpu_limit, ..inputs(None, ImageDelivery::Containers) };
+            let pod = launcher_pod(&vmi, &launcher, &ClusterConfig::default(), inputs).unwrap();
+            let containers = pod.spec.unwrap().containers;
+            let limit = |container: Container| Some(container.resources?.limits?.remove("cpu")?.0);
+            containers.into_iter().map(|one| (one.name.clone(), limit(one))).collect::<Vec<_>>()
+        };
+        let (free, limited) = (limits(None), limits(Some(1500)));
+        assert_eq!(free[0], (COMPUTE.to_owned(), None));
+        assert_eq!(limited[0], (COMPUTE.to_owned(), Some("1500m".to_owned())));
+        assert!(limited.len() > 1);
+        assert_eq!(limited[1..], free[1..]);
+    }
+
     fn rendered(vmi: Value, node: Option<&str>) -> Value {
         rendered_for(StartedBy::NodeAgent, vmi, node)
     }
@@ -316,9 +355,7 @@ mod tests {
     fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
         let launcher = Launcher { image: "launcher:1".to_owned(), started_by, native: false };
         let (vmi, config) = (serde_json::from_value(vmi).unwrap(), ClusterConfig::default());
-        json!(
-            launcher_pod(&vmi, &launcher, &config, node, &Claims::new(), ImageDelivery::Containers).unwrap()
-        )
+        json!(launcher_pod(&vmi, &launcher, &config, inputs(node, ImageDelivery::Containers)).unwrap())
     }
 
     /// That of a cluster with this configuration.
@@ -328,9 +365,7 @@ mod tests {
         let launcher =
             Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
         let vmi = serde_json::from_value(vmi).unwrap();
-        json!(
-            launcher_pod(&vmi, &launcher, &config, None, &Claims::new(), ImageDelivery::Containers).unwrap()
-        )
+        json!(launcher_pod(&vmi, &launcher, &config, inputs(None, ImageDelivery::Containers)).unwrap())
     }
 
     #[test]
@@ -369,7 +404,7 @@ mod tests {
         let launcher =
             Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
         let (vmi, config) = (serde_json::from_value(vmi).unwrap(), ClusterConfig::default());
-        let pod = launcher_pod(&vmi, &launcher, &config, None, &Claims::new(), ImageDelivery::Volumes);
+        let pod = launcher_pod(&vmi, &launcher, &config, inputs(None, ImageDelivery::Volumes));
         let spec = &json!(pod.unwrap())["spec"];
         assert_eq!(spec.get("initContainers"), None);
         let volumes = json!([

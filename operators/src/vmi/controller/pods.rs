@@ -1,0 +1,263 @@
+//! The Pods of an instance: creates and deletes them, with what they need.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::controller::Requeue;
+use vireo_client::events::{Reason, Regarding};
+use vireo_client::informer::{Cached, Informer, revision};
+use vireo_client::{Kind, ObjectKey, write};
+
+use super::super::consumer::consumer_pod;
+use super::super::image_volumes::ImageVolumes;
+use super::super::resources::{self, Requests};
+use super::super::{
+    Claim, Claims, ImageDelivery, LauncherPod, PodInputs, StartedBy, claims, launcher_pod, networks, state,
+};
+use super::Controller;
+use crate::ReconcileError;
+use crate::config::ClusterConfig;
+
+/// The reason of a network that does not exist, and of Pods that cannot be created.
+const NO_POD: &str = "FailedCreate";
+/// How soon it is looked again for something that an instance waits for.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// What a Pod of an instance is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose<'a> {
+    /// To run its launcher, on a node where that is given.
+    Launch(Option<&'a str>),
+    /// To be the first consumer of its claims.
+    Consume,
+}
+
+impl Controller {
+    /// The claims that the kubelet mounts into the launcher Pod of an instance.
+    async fn claims(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        whole: &VirtualMachineInstance,
+    ) -> Result<Claims, ReconcileError> {
+        let mut found = Claims::new();
+        if self.launcher.started_by == StartedBy::NodeAgent {
+            return Ok(found);
+        }
+        let namespace = &vmi.key.namespace;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        for (_, source) in claims::of(whole) {
+            let name = source.name;
+            let Some(claim) = claims.get_opt(name).await? else {
+                // The cache does not show yet that it is gone.
+                return Err(ReconcileError::Waits(format!("PVC {namespace}/{name} does not exist")));
+            };
+            found.insert(name.to_owned(), Claim::from(&claim));
+        }
+        Ok(found)
+    }
+
+    /// The networks of Multus on which an instance is.
+    async fn networks(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        whole: &VirtualMachineInstance,
+    ) -> Result<networks::Definitions, ReconcileError> {
+        let mut found = networks::Definitions::new();
+        for key in networks::definitions(whole) {
+            let (namespace, name) = &key;
+            let definitions = Kind::NETWORK.namespaced(&self.client, namespace);
+            let definition = match definitions.get(name).await {
+                // Also where the cluster does not serve the kind, which it says without a reason.
+                Err(kube::Error::Api(status)) if status.code == 404 => None,
+                got => Some(got?),
+            };
+            let Some(definition) = definition else {
+                let message = match Kind::NETWORK.is_served(&self.client).await? {
+                    true => {
+                        format!(
+                            "NetworkAttachmentDefinition {namespace}/{name} does not exist, waiting for it to appear"
+                        )
+                    }
+                    false => format!(
+                        "the cluster has no {}, waiting for Multus to be installed: the network {namespace}/{name} is one",
+                        Kind::NETWORK.kind
+                    ),
+                };
+                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
+                return Err(ReconcileError::Waits(message));
+            };
+            let resource = definition.annotations().get(networks::RESOURCE_ANNOTATION).cloned();
+            found.insert(key, resource.filter(|resource| !resource.is_empty()));
+        }
+        Ok(found)
+    }
+
+    /// Creates a Pod of an instance, or tells when it is to be tried again. `known` is what the status says that it waits
+    /// for.
+    pub(super) async fn start(
+        &self,
+        api: &Api<DynamicObject>,
+        vmi: &Cached<VirtualMachineInstance>,
+        purpose: Purpose<'_>,
+        known: Option<&str>,
+    ) -> Result<Requeue, ReconcileError> {
+        let created = match self.create_pod(api, vmi, purpose).await {
+            Err(ReconcileError::Waits(why)) if known == Some(why.as_str()) => return Ok(Some(WAIT)),
+            Err(ReconcileError::Waits(_)) => return Ok(Some(Duration::ZERO)),
+            created => created?,
+        };
+        if let Some(pod) = created {
+            let revision = pod.resource_version().and_then(|version| version.parse().ok());
+            let cache = if purpose == Purpose::Consume { &self.consumers } else { &self.pods };
+            // Else the next decision would not know of it.
+            cache.shows(revision.unwrap_or_default(), &[]).await;
+        }
+        Ok(None)
+    }
+
+    /// The limit of the CPU of an instance's launcher, where its namespace is selected for limits.
+    async fn cpu_limit(
+        &self,
+        whole: &VirtualMachineInstance,
+        config: &ClusterConfig,
+    ) -> Result<Option<u64>, kube::Error> {
+        let Some(selector) = &config.auto_cpu_limit else { return Ok(None) };
+        let requests = Requests::of(whole, self.launcher.native, config);
+        let Some(limit) = resources::cpu_limit(whole, &requests) else { return Ok(None) };
+        let namespace = Kind::NAMESPACE.all(&self.client).get(&whole.metadata.namespace).await?;
+        Ok(selector.chooses(&namespace.metadata.labels.unwrap_or_default()).then_some(limit))
+    }
+
+    async fn create_pod(
+        &self,
+        api: &Api<DynamicObject>,
+        vmi: &Cached<VirtualMachineInstance>,
+        purpose: Purpose<'_>,
+    ) -> Result<Option<Pod>, ReconcileError> {
+        // The cache has not all of the specification.
+        let Some(object) = api.get_opt(&vmi.key.name).await? else { return Ok(None) };
+        if object.uid().as_deref() != Some(vmi.uid.as_str()) {
+            return Ok(None);
+        }
+        let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
+        let claims = self.claims(vmi, &whole).await?;
+        let node = if let Purpose::Launch(node) = purpose { node } else { None };
+        let networks = self.networks(vmi, &whole).await?;
+        let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
+        let config = self.config.current();
+        let cpu_limit = self.cpu_limit(&whole, &config).await?;
+        let inputs = PodInputs { node, claims: &claims, images, cpu_limit };
+        let mut pod = launcher_pod(&whole, &self.launcher, &config, inputs)?;
+        networks::add(&mut pod, &whole, &networks);
+        if let Some(claim) = self.state(vmi, &whole).await? {
+            state::add(&mut pod, &claim);
+        }
+        if purpose == Purpose::Consume {
+            pod = consumer_pod(pod, &whole);
+        }
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        match pods.create(&PostParams::default(), &pod).await {
+            Ok(pod) => {
+                let text = format!("Created virtual machine pod {}", pod.name_any());
+                self.recorder.publish(regarding, Reason::SuccessfulCreate, text).await;
+                self.refused().remove(&vmi.key);
+                Ok(Some(pod))
+            }
+            Err(error) => Err(match self.is_own_pod(vmi, &pods, &pod, &error).await? {
+                true => error.into(),
+                false => self.not_created(vmi, "pod", error).await,
+            }),
+        }
+    }
+
+    /// Whether a Pod could not be created because of one of the instance's own that the cache does not show yet, or that has
+    /// been deleted meanwhile: another attempt is due then.
+    async fn is_own_pod(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        pods: &Api<Pod>,
+        pod: &Pod,
+        error: &kube::Error,
+    ) -> Result<bool, kube::Error> {
+        let Some(name) = pod.metadata.name.as_deref().filter(|_| write::already_exists(error)) else {
+            return Ok(false);
+        };
+        // virt-controller may list Pods, and not get them.
+        let of_this_name = ListParams::default().fields(&format!("metadata.name={name}"));
+        let existing = pods.list(&of_this_name).await?.items;
+        let is_own = |pod: &Pod| {
+            pod.owner_references().iter().any(|one| one.uid == vmi.uid && one.controller == Some(true))
+        };
+        Ok(existing.iter().all(is_own))
+    }
+
+    /// Deletes one of some Pods of an instance, which a cache has.
+    pub(super) async fn delete_pod(
+        &self,
+        cache: &Informer<LauncherPod>,
+        pods: &[&LauncherPod],
+        uid: &str,
+    ) -> Result<(), ReconcileError> {
+        let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == uid) else { return Ok(()) };
+        let vireo_api::v1::ObjectMeta { name, namespace, .. } = &pod.metadata;
+        let left = write::delete(&Kind::POD.namespaced(&self.client, namespace), name, uid).await?;
+        let gone = [(ObjectKey::new(namespace, name), uid.to_owned())];
+        let gone = if left.is_some() { &[][..] } else { &gone };
+        cache.shows(left.as_ref().map_or(0, revision), gone).await;
+        Ok(())
+    }
+
+    /// Tells why something that an instance needs could not be created.
+    async fn not_created(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        what: &str,
+        error: kube::Error,
+    ) -> ReconcileError {
+        let status = match &error {
+            // An object of another owner has its name.
+            kube::Error::Api(status)
+                if write::already_exists(&error) || write::rejection(&error).is_some() =>
+            {
+                status
+            }
+            _ => return error.into(),
+        };
+        let text = format!("Error creating {what}: {}", status.message);
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        self.recorder.publish(regarding, Reason::FailedCreate, text).await;
+        self.refused().insert(vmi.key.clone(), (NO_POD, status.message.clone()));
+        ReconcileError::Refused(status.message.clone())
+    }
+
+    /// The claim with the state of an instance that has some beside its disks. It is made for the first one of a VM.
+    async fn state(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        whole: &VirtualMachineInstance,
+    ) -> Result<Option<String>, ReconcileError> {
+        if self.launcher.started_by == StartedBy::NodeAgent || !state::is_kept(whole) {
+            return Ok(None);
+        }
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
+        let labelled = claims.list(&ListParams::default().labels(&state::selector(whole))).await?;
+        if let Some(claim) = state::find(whole, &labelled.items) {
+            return Ok(Some(claim.name_any()));
+        }
+        let claim = state::claim(whole, self.config.current().state_storage_class.as_deref());
+        match claims.create(&PostParams::default(), &claim).await {
+            Ok(claim) => Ok(Some(claim.name_any())),
+            Err(error) if write::is_conflict(&error) => {
+                let name = format!("{}/{}", vmi.key.namespace, claim.name_any());
+                let message = format!("PVC {name} is not of this VM, waiting for it to be deleted");
+                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
+                Err(ReconcileError::Waits(message))
+            }
+            Err(error) => Err(self.not_created(vmi, "the PVC of the VM's state", error).await),
+        }
+    }
+}
