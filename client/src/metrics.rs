@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use vireo_api::names::HEALTHZ;
 
 pub use metric_set::{Collected, Labels, Metric, MetricSet, Value, counter, gauge, seconds};
-pub use requests::{RequestCounter, connect};
+pub use requests::RequestCounter;
 pub use vnics::vnics;
 
 /// The path of the metrics for Prometheus.

@@ -1,14 +1,19 @@
-//! What the programs have in common: log, signals, exit code.
+//! What the programs have in common: log, signals, exit code, client of the cluster.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use kube::client::ClientBuilder;
+use kube::{Client, Config};
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
+
+use crate::metrics::RequestCounter;
+use crate::rate_limit::RateLimiter;
 
 /// The verbosity of logs from which debugging messages are logged.
 const DEBUG: u32 = 4;
@@ -98,6 +103,18 @@ pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// A client of the cluster that $KUBECONFIG names, or of the one that this process runs in. Its requests are counted, and keep to
+/// a limit.
+///
+/// # Errors
+/// When there is no cluster, or no client can be made for it.
+pub async fn connect(counter: &RequestCounter, limiter: &RateLimiter) -> Result<Client, Failure> {
+    let config = Config::infer().await?;
+    let host = config.cluster_url.authority().map_or("", |authority| authority.as_str());
+    let counted = counter.layer(host);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&counted).with_layer(limiter).build())
 }
 
 /// An error with its causes, in one line.

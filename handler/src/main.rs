@@ -12,7 +12,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use tokio::net::TcpListener;
 use tracing::info;
-use vireo_client::metrics::{self, RequestCounter};
+use vireo_client::metrics::RequestCounter;
+use vireo_client::program;
 use vireo_client::rate_limit::RateLimiter;
 use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
 use vireo_handler::cluster::Cluster;
@@ -108,7 +109,7 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     let name = node.settings.node_name.clone();
     let (requests, limiter, policy) =
         (RequestCounter::default(), RateLimiter::default(), TlsPolicy::default());
-    let client = metrics::connect(&requests, &limiter).await?;
+    let client = program::connect(&requests, &limiter).await?;
     node.metrics.join(|registry| requests.register(registry));
     info!(state = %node.settings.state_dir.display(), node = name, "virt-handler runs");
     let stop = stop_signal()?;

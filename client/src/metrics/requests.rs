@@ -5,15 +5,12 @@ use std::task::{Context, Poll};
 
 use axum::http::{Method, Request, Response, Uri};
 use futures_util::future::BoxFuture;
-use kube::client::{Body, ClientBuilder};
-use kube::{Client, Config};
+use kube::client::Body;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tower::{Layer, Service};
-
-use crate::rate_limit::RateLimiter;
 
 /// The code of a request without a response; client-go's.
 const NO_RESPONSE: &str = "<error>";
@@ -38,25 +35,15 @@ impl RequestCounter {
         let help = "Requests to the API server, by the codes of their responses";
         registry.register("kubevirt_rest_client_requests", help, self.0.clone());
     }
-}
 
-/// A client of the cluster that $KUBECONFIG names, or of the one that this process runs in. Its requests are counted, and keep to
-/// a limit.
-///
-/// # Errors
-/// When there is no cluster, or no client can be made for it.
-pub async fn connect(
-    counter: &RequestCounter,
-    limiter: &RateLimiter,
-) -> Result<Client, Box<dyn std::error::Error>> {
-    let config = Config::infer().await?;
-    let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
-    let layer = CounterLayer { counter: counter.clone(), host };
-    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).with_layer(limiter).build())
+    /// Counts the requests of a client to an API server.
+    pub(crate) fn layer(&self, host: &str) -> CounterLayer {
+        CounterLayer { counter: self.clone(), host: host.into() }
+    }
 }
 
 /// Counts the requests of a client.
-struct CounterLayer {
+pub(crate) struct CounterLayer {
     counter: RequestCounter,
     host: Arc<str>,
 }
@@ -69,7 +56,8 @@ impl<S> Layer<S> for CounterLayer {
     }
 }
 
-struct Counted<S> {
+/// A client whose requests are counted.
+pub(crate) struct Counted<S> {
     inner: S,
     counter: RequestCounter,
     host: Arc<str>,
@@ -174,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn requests_are_counted_by_their_responses() {
         let counter = RequestCounter::default();
-        let layer = CounterLayer { counter: counter.clone(), host: "api:6443".into() };
+        let layer = counter.layer("api:6443");
         let mut service =
             layer.layer(tower::service_fn(async |request: Request<Body>| match request.uri().path() {
                 "/api/v1/nodes" => Ok(Response::builder().status(403).body(()).unwrap()),

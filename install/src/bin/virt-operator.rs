@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 
 async fn operate(Args { images, monitoring }: Args) -> Result<(), Failure> {
     let (requests, policy) = (RequestCounter::default(), TlsPolicy::default());
-    let client = metrics::connect(&requests, &RateLimiter::default()).await?;
+    let client = program::connect(&requests, &RateLimiter::default()).await?;
     let leadership = Leadership::default();
     let held = leadership.clone();
     let collect = move |set: &mut MetricSet| add_leadership(set, &LEADERSHIP, &held);

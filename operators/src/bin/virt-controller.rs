@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 async fn control(args: Args) -> Result<(), Failure> {
     let (requests, limiter, policy) =
         (RequestCounter::default(), RateLimiter::default(), TlsPolicy::default());
-    let client = metrics::connect(&requests, &limiter).await?;
+    let client = program::connect(&requests, &limiter).await?;
     let launcher = Launcher { image: args.launcher_image, started_by: StartedBy::Kubelet, native: false };
     let controllers = Arc::new(Controllers::new(&client, launcher, LiveConfig::watched(&client)));
     let leadership = Leadership::default();
