@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+/// The namespace of the components and of the KubeVirt object; KubeVirt's.
+pub const NAMESPACE: &str = "kubevirt";
 /// The label of a VMI that names the node to which it is handed over.
 pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
 /// The label of objects that virt-operator manages; Kubernetes'.

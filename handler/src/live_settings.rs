@@ -8,6 +8,7 @@ use kube::runtime::watcher::Config;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
+use vireo_api::names::NAMESPACE;
 use vireo_api::spec::{Field, PermittedHostDevices, is_smbios_text};
 use vireo_api::v1;
 use vireo_client::informer::{Cached, Change, Informer};
@@ -17,9 +18,6 @@ use vireo_client::{Kind, program};
 
 use crate::launcher::pod::ClaimSpace;
 use crate::node_labeller::ObsoleteModels;
-
-/// The namespace of the KubeVirt object.
-const NAMESPACE: &str = "kubevirt";
 
 /// The settings in a KubeVirt object. What cannot be read is as if it were not set: virt-operator names it.
 #[derive(Debug, Clone, Default, PartialEq)]

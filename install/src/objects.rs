@@ -21,7 +21,7 @@ use self::workloads::{api, controller, handler, operator};
 use crate::installation::{Images, Installation};
 use crate::policy::{VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
 use crate::resource::crd::{custom_resource_definitions, kubevirt_definition};
-pub use vireo_operators::config::NAMESPACE;
+pub use vireo_api::names::NAMESPACE;
 
 /// Namespace and name of virt-operator's ServiceAccount; KubeVirt's.
 const VIRT_OPERATOR: (&str, &str) = (NAMESPACE, "kubevirt-operator");

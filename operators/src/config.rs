@@ -17,8 +17,8 @@ use vireo_api::v1::{
 };
 
 pub use components::{Components, MANUAL};
+pub use live::LiveConfig;
 pub(crate) use live::oldest;
-pub use live::{LiveConfig, NAMESPACE};
 pub use support::{ContainerResources, SUPPORTED_TYPES};
 
 use crate::Problem;

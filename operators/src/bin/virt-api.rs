@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clap::Parser;
 use tokio::net::TcpListener;
 use tracing::info;
+use vireo_api::names::NAMESPACE;
 use vireo_client::metrics::RequestCounter;
 use vireo_client::program::{self, Failure, stop_signal};
 use vireo_client::rate_limit::RateLimiter;
@@ -32,7 +33,7 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     client_tls_dir: PathBuf,
     /// The namespace of the node agents.
-    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kubevirt")]
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = NAMESPACE)]
     namespace: String,
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use vireo_api::names::NAMESPACE;
 use vireo_client::metrics::{self, MetricSet, RequestCounter};
 use vireo_client::program::{self, Failure};
 use vireo_client::rate_limit::RateLimiter;
@@ -27,7 +28,7 @@ struct Args {
     #[arg(long, value_name = "IMAGE")]
     launcher_image: String,
     /// The namespace of the leader's Lease.
-    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kubevirt")]
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = NAMESPACE)]
     namespace: String,
     #[command(flatten)]
     monitoring: Monitoring,

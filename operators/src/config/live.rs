@@ -7,14 +7,12 @@ use kube::runtime::watcher;
 use serde_json::Value;
 use tokio::sync::Notify;
 use vireo_api::decode;
+use vireo_api::names::NAMESPACE;
 use vireo_api::v1::KubeVirt;
 use vireo_client::Kind;
 use vireo_client::informer::{Cached, Informer};
 
 use super::ClusterConfig;
-
-/// The namespace of the components and of the KubeVirt object; KubeVirt's.
-pub const NAMESPACE: &str = "kubevirt";
 
 /// Knows the configuration, which may change at any time. The default is that of a cluster that sets nothing.
 #[derive(Debug, Clone)]

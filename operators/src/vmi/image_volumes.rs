@@ -12,13 +12,13 @@ use kube::api::PostParams;
 use kube::{Api, Client, Error};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
+use vireo_api::names::NAMESPACE;
 use vireo_client::informer::Informer;
 use vireo_client::write;
 
 use super::images::ImageDelivery;
 use super::template::unprivileged;
 use super::volumes::mount;
-use crate::config::NAMESPACE;
 use crate::node::Node;
 
 /// How often the API server is asked for its version: another one may have image volumes.

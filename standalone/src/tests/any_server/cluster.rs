@@ -41,7 +41,6 @@ pub(super) const ROLE_BINDING: Kind = Kind::new(RBAC, "RoleBinding", "rolebindin
 const CLUSTER_ROLE_BINDING: Kind = Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings");
 pub(super) const DEFINITION: Kind =
     Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
-pub(super) const NAMESPACE: Kind = Kind::new(("", "v1"), "Namespace", "namespaces");
 pub(super) const EVENT: Kind = Kind::new(("", "v1"), "Event", "events");
 /// What tests look at.
 const WATCHED: [Kind; 6] =
@@ -89,7 +88,7 @@ async fn run(cluster: Cluster, test: impl AsyncFnOnce(&Cluster)) {
     let deleted = match cluster.server {
         Server::InProcess(_) => Ok(()),
         Server::Kubeconfig { .. } => {
-            let namespaces = NAMESPACE.all(&cluster.admin);
+            let namespaces = Kind::NAMESPACE.all(&cluster.admin);
             namespaces.delete(&cluster.namespace, &DeleteParams::default()).await.map(drop)
         }
     };
@@ -127,7 +126,7 @@ impl Cluster {
     async fn of(admin: Client, server: Server) -> Self {
         let namespace = format!("vireo-test-{:08x}", fastrand::u32(..));
         put(
-            &NAMESPACE.all(&admin),
+            &Kind::NAMESPACE.all(&admin),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
         )
         .await;

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use vireo_api::names::NAMESPACE;
 use vireo_install::resource::crd::kubevirt_definition;
 use vireo_operators::vmi::{Launcher, StartedBy};
 
 use super::*;
 
 const ACCOUNT: Kind = Kind::new(("", "v1"), "ServiceAccount", "serviceaccounts");
-/// The namespace of KubeVirt objects.
-const NAMESPACE: &str = "kubevirt";
 const OUTDATED: &str = "kubevirt.io/outdatedLauncherImage";
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -31,7 +30,7 @@ impl Installation<'_> {
     pub(super) async fn create(cluster: &Cluster) -> Installation<'_> {
         cluster.define(&[kubevirt_definition()]).await;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-        cluster::put(&cluster.all(cluster::NAMESPACE), namespace).await;
+        cluster::put(&cluster.all(Kind::NAMESPACE), namespace).await;
         let made = Installation(cluster);
         let object =
             json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}});
