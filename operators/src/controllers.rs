@@ -43,7 +43,7 @@ impl std::fmt::Debug for Controllers {
 }
 
 impl Controllers {
-    /// Controllers that act as the user of a client, and the launchers that they make Pods for by a configuration.
+    /// Controllers that act as the user of a client. The caller watches the configuration.
     pub fn new(client: &Client, launcher: Launcher, config: LiveConfig) -> Self {
         let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
         // The node agent of one host is in the same process.
@@ -149,7 +149,6 @@ impl Controllers {
             }
         };
         tokio::join!(
-            self.config.run(),
             workload_update,
             attachments,
             nodes,

@@ -44,7 +44,8 @@ async fn control(args: Args) -> Result<(), Failure> {
         (RequestCounter::default(), RateLimiter::default(), TlsPolicy::default());
     let client = program::connect(&requests, &limiter).await?;
     let launcher = Launcher { image: args.launcher_image, started_by: StartedBy::Kubelet, native: false };
-    let controllers = Arc::new(Controllers::new(&client, launcher, LiveConfig::watched(&client)));
+    let config = LiveConfig::watched(&client);
+    let controllers = Arc::new(Controllers::new(&client, launcher, config.clone()));
     let leadership = Leadership::default();
     let (measured, held) = (Arc::clone(&controllers), leadership.clone());
     let collect = move |set: &mut MetricSet| {
@@ -56,9 +57,8 @@ async fn control(args: Args) -> Result<(), Failure> {
     };
     let router = metrics::router(&requests, collect);
     let served = args.monitoring.serve(VIRT_CONTROLLER, router, policy.clone());
-    // The controllers know the settings while they lead alone.
-    let settings = LiveConfig::watched(&client);
-    let follow = settings.follow(move |config| {
+    // Also while another one leads: its servers have settings, too.
+    let follow = config.follow(move |config| {
         policy.set(config.components.tls.clone());
         limiter.set(config.components.controller);
     });

@@ -66,8 +66,7 @@ impl LiveConfig {
         }
     }
 
-    /// Has a function called with the configuration, now and after each change, until it is dropped. It watches by itself: for
-    /// programs that follow their own settings.
+    /// Watches like [`run`](Self::run), and calls a function with the configuration, now and after each change of it.
     pub async fn follow(&self, apply: impl Fn(&ClusterConfig) + Send + Sync + 'static) {
         let Source::Watched(installations) = &self.0 else {
             apply(&self.current());
@@ -78,10 +77,7 @@ impl LiveConfig {
         installations.on_change(move |_| wake.notify_one());
         let apply = async {
             self.synced().await;
-            loop {
-                apply(&self.current());
-                changed.notified().await;
-            }
+            apply_changes(|| self.current(), &changed, apply).await;
         };
         tokio::select! {
             () = self.run() => {}
@@ -108,6 +104,24 @@ impl LiveConfig {
     }
 }
 
+/// Calls a function with the current configuration, and after each notification with one that differs from the last: most
+/// changes of a KubeVirt object are of its status.
+async fn apply_changes(
+    current: impl Fn() -> Arc<ClusterConfig>,
+    changed: &Notify,
+    apply: impl Fn(&ClusterConfig),
+) {
+    let mut applied = None;
+    loop {
+        let config = current();
+        if applied.as_ref() != Some(&config) {
+            apply(&config);
+            applied = Some(config);
+        }
+        changed.notified().await;
+    }
+}
+
 /// The KubeVirt object of a cluster: the oldest in the namespace of the components.
 pub(crate) fn oldest<T: Send + Sync + 'static>(
     installations: &Informer<T>,
@@ -115,4 +129,29 @@ pub(crate) fn oldest<T: Send + Sync + 'static>(
 ) -> Option<Arc<Cached<T>>> {
     let all = installations.namespace(NAMESPACE).into_iter();
     all.min_by_key(|one| (created(one).cloned(), one.key.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn settings_are_applied_when_they_change() {
+        let config =
+            |ratio| Arc::new(ClusterConfig { cpu_allocation_ratio: ratio, ..ClusterConfig::default() });
+        let (current, applied) = (RefCell::new(config(1)), RefCell::new(Vec::new()));
+        let changed = Notify::new();
+        let apply = |config: &ClusterConfig| applied.borrow_mut().push(config.cpu_allocation_ratio);
+        let mut run = pin!(apply_changes(|| Arc::clone(&current.borrow()), &changed, apply));
+        // The first is the initial configuration, the second an event that changes nothing.
+        for (ratio, expected) in [(1, vec![1]), (1, vec![1]), (2, vec![1, 2]), (1, vec![1, 2, 1])] {
+            *current.borrow_mut() = config(ratio);
+            changed.notify_one();
+            assert!(futures_util::poll!(&mut run).is_pending());
+            assert_eq!(*applied.borrow(), expected);
+        }
+    }
 }

@@ -176,6 +176,8 @@ async fn the_configuration_of_a_cluster_applies_to_what_is_created_afterwards() 
     let config = LiveConfig::watched(&virt_controller);
     let controllers = Controllers::new(&virt_controller, launcher(), config.clone());
     tasks.spawn(async move { controllers.run().await });
+    let watched = config.clone();
+    tasks.spawn(async move { watched.run().await });
     let pod = async |name: &str| {
         assert_eq!(world.ask("POST", VMIS, vmi(name)).await.0, 201);
         let prefix = format!("virt-launcher-{name}-");
