@@ -121,7 +121,7 @@ async fn check_not_in_template(
     }
     let message = format!(
         "Unable to remove volume [{}] from the VMI alone because it is in the template of its VM: remove it there \
-         (virtctl removevolume --persist)",
+         (virtctl removevolume)",
         remove.name
     );
     Err(refused(Kind::VMI, &vmi.metadata.name, vm::Rejection::Conflict(message)))

@@ -123,7 +123,7 @@ impl Actuator<'_> {
                 Ok(true)
             }
             // The cache does not show it yet.
-            Err(error) if write::is_conflict(&error) => Ok(false),
+            Err(error) if write::already_exists(&error) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

@@ -63,7 +63,7 @@ impl Controller {
         let api = Kind::CONTROLLER_REVISION.namespaced(&self.client, namespace);
         match api.create(&PostParams::default(), &object).await {
             Ok(created) => Ok(Some(revision(&created))),
-            Err(error) if write::is_conflict(&error) => Ok(None),
+            Err(error) if write::already_exists(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

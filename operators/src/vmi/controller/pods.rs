@@ -251,7 +251,7 @@ impl Controller {
         let claim = state::claim(whole, self.config.current().state_storage_class.as_deref());
         match claims.create(&PostParams::default(), &claim).await {
             Ok(claim) => Ok(Some(claim.name_any())),
-            Err(error) if write::is_conflict(&error) => {
+            Err(error) if write::already_exists(&error) => {
                 let name = format!("{}/{}", vmi.key.namespace, claim.name_any());
                 let message = format!("PVC {name} is not of this VM, waiting for it to be deleted");
                 self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));

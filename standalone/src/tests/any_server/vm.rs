@@ -176,6 +176,12 @@ async fn a_volume_is_plugged_into_the_template_and_the_vmi() {
         cluster.until("the volume is plugged", || is_done(1)).await;
         assert_eq!(vmi(cluster)["spec"]["domain"]["memory"]["guest"], "64Mi");
         let remove = json!({"name": "data"});
+        let alone = ("PUT", "virtualmachineinstances/web/removevolume");
+        let (code, answer) = send(cluster, alone, remove.clone()).await;
+        assert!(
+            code == 409 && answer.to_string().contains("is in the template of its VM"),
+            "{code} {answer}"
+        );
         let (code, answer) = send(cluster, ("PUT", "virtualmachines/web/removevolume"), remove).await;
         assert_eq!(code, 202, "{answer}");
         cluster.until("the volume is unplugged", || is_done(0)).await;
