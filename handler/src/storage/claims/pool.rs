@@ -1,7 +1,6 @@
 //! The pool that claims and empty disks are made of: their file system. Disks are sparse, so what was promised counts, and
 //! not what was written.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -58,25 +57,45 @@ impl Pool {
 /// What is promised beside the disks of claims that exist, on any file system: empty disks of VMs, which may be written up to
 /// their capacities, and what claims are about to get. The lock is never held while a file system is asked, which may hang.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Promises(Arc<Mutex<Known>>);
+pub(super) struct Promises(Arc<Mutex<Vec<Arc<Promise>>>>);
 
-#[derive(Debug, Clone, Default)]
-struct Known {
-    by_path: BTreeMap<PathBuf, Promise>,
-    /// Counts what was admitted.
-    admitted: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Two promises of one path differ: each is known by its address.
+#[derive(Debug)]
 struct Promise {
+    /// The disk's.
+    path: PathBuf,
     capacity: u64,
     /// Its file exists. Later, one without a file is gone with its VM.
     is_made: bool,
 }
 
 impl Promises {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, Vec<Arc<Promise>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Promises bytes to a disk that is about to be made or to grow. Returns what was promised before.
+    fn reserve(&self, path: &Path, capacity: u64) -> (Reservation, Vec<Arc<Promise>>) {
+        let promise = Arc::new(Promise { path: path.to_owned(), capacity, is_made: false });
+        let mut known = self.known();
+        let before = known.clone();
+        known.push(Arc::clone(&promise));
+        (Reservation { promises: self.clone(), promise }, before)
+    }
+
+    /// Promises a disk that exists its capacity, in place of what was promised to it earlier or is `reserved` for it.
+    fn keep(&self, path: &Path, capacity: u64, reserved: Option<&Arc<Promise>>) {
+        let is_replaced = |promise: &Arc<Promise>| {
+            reserved.is_some_and(|reserved| Arc::ptr_eq(reserved, promise))
+                || promise.is_made && promise.path == path
+        };
+        let mut known = self.known();
+        known.retain(|promise| !is_replaced(promise));
+        known.push(Arc::new(Promise { path: path.to_owned(), capacity, is_made: true }));
+    }
+
+    fn remove(&self, gone: &[Arc<Promise>]) {
+        self.known().retain(|promise| !gone.iter().any(|gone| Arc::ptr_eq(gone, promise)));
     }
 }
 
@@ -85,24 +104,19 @@ impl Promises {
 #[derive(Debug)]
 pub struct Reservation {
     promises: Promises,
-    path: PathBuf,
+    promise: Arc<Promise>,
 }
 
 impl Reservation {
     /// The disk was made: the capacity is its own as long as its file exists.
     pub fn keep(self) {
-        if let Some(promise) = self.promises.known().by_path.get_mut(&self.path) {
-            promise.is_made = true;
-        }
+        self.promises.keep(&self.promise.path, self.promise.capacity, Some(&self.promise));
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut known = self.promises.known();
-        if known.by_path.get(&self.path).is_some_and(|promise| !promise.is_made) {
-            known.by_path.remove(&self.path);
-        }
+        self.promises.remove(std::slice::from_ref(&self.promise));
     }
 }
 
@@ -113,11 +127,10 @@ impl Claims {
         Self { overcommit: percent, ..self }
     }
 
-    /// Checks whether a claim may have so many bytes more, which are its own until its disk has them.
+    /// Checks whether a claim may have so many bytes more, which are its own until its disk has them. Blocks.
     pub(super) fn reserve(&self, path: &Path, more: u64) -> Result<Reservation, VolumeError> {
         let open = |source| VolumeError::Open { path: self.root.clone(), source };
-        // The disk counts with the size that it has; no file has this name.
-        self.admit(&self.root, (path, &path.with_extension("growth")), more, open)
+        self.admit(path, more, |promised| self.pool(&self.root, promised).map_err(open))
     }
 
     /// Checks whether an empty disk that is about to be made may have so many bytes: what is free on its file system, less
@@ -128,41 +141,28 @@ impl Claims {
     pub fn admit_disk(&self, path: &Path, bytes: u64) -> Result<Reservation, VolumeError> {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let open = |source| VolumeError::Open { path: path.to_owned(), source };
-        self.promises.known().by_path.remove(path);
-        self.admit(directory, (path, path), bytes, open)
+        self.admit(path, bytes, |promised| self.pool(directory, promised).map_err(open))
     }
 
-    /// Promises bytes of a directory's file system to a disk, by a path of their own. Two that ask at a time do not get the same
-    /// bytes.
+    /// Promises bytes to a disk before it looks whether `scan` has space beside what was promised earlier, so that two that ask
+    /// at a time do not get the same bytes.
     fn admit(
         &self,
-        directory: &Path,
-        (disk, path): (&Path, &Path),
+        disk: &Path,
         bytes: u64,
-        open: impl Fn(io::Error) -> VolumeError,
+        scan: impl FnOnce(&[Arc<Promise>]) -> Result<(Pool, Vec<Arc<Promise>>), VolumeError>,
     ) -> Result<Reservation, VolumeError> {
-        loop {
-            let before = self.promises.known().clone();
-            let (pool, gone) = self.pool(directory, &before.by_path).map_err(&open)?;
-            let mut known = self.promises.known();
-            known.by_path.retain(|path, promise| !promise.is_made || !gone.contains(path));
-            self.fits(disk, &pool, bytes)?;
-            if known.admitted != before.admitted {
-                continue;
-            }
-            known.admitted += 1;
-            known.by_path.insert(path.to_owned(), Promise { capacity: bytes, is_made: false });
-            return Ok(Reservation { promises: self.promises.clone(), path: path.to_owned() });
-        }
+        let (reservation, before) = self.promises.reserve(disk, bytes);
+        let (pool, gone) = scan(&before)?;
+        self.promises.remove(&gone);
+        self.fits(disk, &pool, bytes)?;
+        Ok(reservation)
     }
 
     /// Counts an empty disk that was made before, whatever space there is. One that is not there is forgotten when space is
     /// asked for.
     pub fn promise_disk(&self, path: &Path, bytes: u64) {
-        let promise = Promise { capacity: bytes, is_made: true };
-        let mut known = self.promises.known();
-        known.admitted += 1;
-        known.by_path.insert(path.to_owned(), promise);
+        self.promises.keep(path, bytes, None);
     }
 
     fn fits(&self, path: &Path, pool: &Pool, more: u64) -> Result<(), VolumeError> {
@@ -180,12 +180,8 @@ impl Claims {
         })
     }
 
-    /// The pool of the file system that a directory is on, and the disks that are gone.
-    fn pool(
-        &self,
-        directory: &Path,
-        promises: &BTreeMap<PathBuf, Promise>,
-    ) -> io::Result<(Pool, Vec<PathBuf>)> {
+    /// The pool of the file system that a directory is on, and the promises of disks that are gone.
+    fn pool(&self, directory: &Path, promises: &[Arc<Promise>]) -> io::Result<(Pool, Vec<Arc<Promise>>)> {
         let device = fs::metadata(directory)?.dev();
         let stat = statvfs(directory)?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -194,15 +190,19 @@ impl Claims {
         if fs::metadata(&self.root).is_ok_and(|root| root.dev() == device) {
             self.add_claims(&mut pool)?;
         }
-        for (path, promise) in promises {
-            let (its_device, occupied) = match (fs::symlink_metadata(path), promise.is_made) {
-                (Ok(file), _) => (Some(file.dev()), file.blocks().saturating_mul(BLOCK)),
-                (Err(error), true) if error.kind() == io::ErrorKind::NotFound => {
-                    gone.push(path.clone());
+        for promise in promises {
+            // What is about to be written takes nothing yet; a claim that grows counts with the size that it has.
+            let file = promise.is_made.then(|| fs::symlink_metadata(&promise.path)).transpose();
+            let (its_device, occupied) = match file {
+                Ok(Some(file)) => (Some(file.dev()), file.blocks().saturating_mul(BLOCK)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    gone.push(Arc::clone(promise));
                     continue;
                 }
                 // Its directory is where it is, or will be.
-                (Err(_), _) => (path.parent().and_then(|at| Some(fs::metadata(at).ok()?.dev())), 0),
+                Ok(None) | Err(_) => {
+                    (promise.path.parent().and_then(|at| Some(fs::metadata(at).ok()?.dev())), 0)
+                }
             };
             if its_device == Some(device) {
                 pool.add(promise.capacity, occupied);
@@ -337,7 +337,51 @@ mod tests {
         // One that is gone is not promised any longer.
         fs::remove_file(at("one")).unwrap();
         claims.provide("b", "claim", 40 * MIB).unwrap();
-        assert_eq!(claims.promises.known().by_path.len(), 1, "the other one");
+        assert_eq!(claims.promises.known().len(), 1, "the other one");
+    }
+
+    #[test]
+    fn what_is_promised_during_a_scan_stays_promised() {
+        let Some(small) = small() else { return };
+        let claims = Claims::below(small.0.path().join("claims"), ImageReader::InProcess);
+        let at = |name: &str| small.0.path().join(name);
+        claims.promise_disk(&at("one"), 40 * MIB);
+        let scanned = claims.admit(&at("two"), 10 * MIB, |before| {
+            // The disk was gone, and was made anew before that is noticed.
+            let (pool, gone) = claims.pool(small.0.path(), before).unwrap();
+            assert_eq!(gone.len(), 1);
+            let made = claims.admit_disk(&at("one"), 40 * MIB).unwrap();
+            fs::write(at("one"), "header").unwrap();
+            made.keep();
+            Ok((pool, gone))
+        });
+        assert_eq!(full(claims.admit_disk(&at("three"), 20 * MIB)), (14, 50));
+        drop(scanned.unwrap());
+        drop(claims.admit_disk(&at("three"), 20 * MIB).unwrap());
+    }
+
+    #[test]
+    fn two_that_ask_at_a_time_do_not_get_the_same_bytes() {
+        let Some(small) = small() else { return };
+        let claims = Claims::below(small.0.path().join("claims"), ImageReader::InProcess);
+        let at = |name: &str| small.0.path().join(name);
+        let first = claims.admit(&at("one"), 40 * MIB, |before| {
+            assert_eq!(full(claims.admit_disk(&at("two"), 30 * MIB)), (24, 40));
+            Ok(claims.pool(small.0.path(), before).unwrap())
+        });
+        assert!(first.is_ok(), "{first:?}");
+    }
+
+    #[test]
+    fn what_a_claim_is_about_to_get_is_promised() {
+        let Some(small) = small() else { return };
+        let claims = Claims::below(small.0.path().to_owned(), ImageReader::InProcess);
+        let disk = small.0.path().join("disk.qcow2");
+        claims.provide("a", "grows", 10 * MIB).unwrap();
+        let reserved = claims.reserve(&claims.path("a", "grows"), 30 * MIB).unwrap();
+        assert_eq!(full(claims.admit_disk(&disk, 30 * MIB)), (24, 40), "what it has and what it gets");
+        drop(reserved);
+        drop(claims.admit_disk(&disk, 30 * MIB).unwrap());
     }
 
     #[test]
