@@ -2,9 +2,12 @@
 //! shown.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use prost::Message as _;
-use vireo_api::v1::{InterfaceStatus, VirtualMachineInstanceStatus as Status};
+use serde_json::json;
+use vireo_api::spec::Vm;
+use vireo_api::v1::{InterfaceStatus, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 use vireo_proto::launcher::outcome::Kind;
 use vireo_proto::launcher::{
     Agent, AskAgentResponse, DiskFailure, Fault, GuestDisk, GuestFilesystem, GuestInterface, GuestLoad,
@@ -18,6 +21,8 @@ use crate::launcher::link::LauncherStatus;
 use crate::metrics;
 use crate::network::bridge::Bridged;
 
+/// The address of the interface.
+const MAC: &str = "02:00:00:00:00:01";
 /// What a status may have beside what the message has.
 const MORE: usize = 64 << 10;
 
@@ -53,17 +58,18 @@ pub fn launcher_answers(script: &[u8]) {
 fn of_state(state: &State, bytes: usize) {
     let (bridged, multus) = (Bridged::new(), BTreeSet::from(["pod16477688c0e".to_owned()]));
     let nic = InterfaceStatus {
-        mac: "02:00:00:00:00:01".to_owned(),
+        mac: MAC.to_owned(),
         info_source: "domain".to_owned(),
         ..InterfaceStatus::default()
     };
     let mut before = Status { interfaces: vec![nic], ..Status::default() };
     let status = LauncherStatus::Connected(Box::new(state.clone()));
     let _ = observe_launcher(&status);
-    for phase in [Phase::Scheduled, Phase::Running] {
+    let phases = [Phase::Scheduled, Phase::Running].map(|phase| [(phase, None), (phase, Some(&*VM))]);
+    for (phase, vm) in phases.into_iter().flatten() {
         let facts = Facts {
             phase,
-            vm: None,
+            vm,
             state: Some(state),
             readiness: None,
             credentials: None,
@@ -93,12 +99,33 @@ fn of_state(state: &State, bytes: usize) {
     assert!(written <= bytes * 6 + MORE, "{bytes} bytes of a launcher became {written} of a status");
 }
 
+/// With what an answer has: a volume that is plugged, one that memory is dumped to, and an interface.
+static VM: LazyLock<Vm> = LazyLock::new(|| {
+    let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+        "spec": {
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {
+                "disks": [{"name": "data", "disk": {"bus": "scsi"}}],
+                "interfaces": [{"name": "default", "masquerade": {}, "macAddress": MAC}],
+            }},
+            "networks": [{"name": "default", "pod": {}}],
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": true}},
+                {"name": "dump", "memoryDump": {"claimName": "dumps", "hotpluggable": true}},
+            ],
+        },
+    }))
+    .expect("a VMI");
+    Vm::try_from(&vmi).expect("a valid VMI")
+});
+
 /// Answers of each kind.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let text = str::to_owned;
     let nic = GuestInterface {
         name: text("eth0"),
-        mac: text("02:00:00:00:00:01"),
+        mac: text(MAC),
         addresses: vec![text("10.0.2.2"), text("fe80::1")],
     };
     let agent = Agent {
