@@ -1,6 +1,7 @@
 //! This node as a Node object: what it has, and that it is alive.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
 
 use crate::devices::SHARED_DEVICES;
-use crate::ksm;
+use crate::ksm::{self, Ksm};
 use crate::live_settings::LiveSettings;
 use crate::node_labeller::{self, Facts, Labels};
 
@@ -66,7 +67,8 @@ pub async fn run(client: Client, name: &str, owner: Owner, settings: LiveSetting
                 labels = node_labeller::labels(&facts, &configured);
                 obsolete = Some(configured);
             }
-            let wait = match beat(&api, (name, owner), (&labels, &settings), Timestamp::now()).await {
+            let heartbeat = Heartbeat { api: &api, name, owner, labels: &labels, settings: &settings };
+            let wait = match heartbeat.write(Timestamp::now()).await {
                 Ok(()) => INTERVAL,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -83,56 +85,86 @@ pub async fn run(client: Client, name: &str, owner: Owner, settings: LiveSetting
     tokio::join!(nodes.run(), settings.run(), heartbeats);
 }
 
-/// Writes one heartbeat.
-async fn beat(
-    api: &Api<DynamicObject>,
-    (name, owner): (&str, Owner),
-    (labels, settings): (&Labels, &LiveSettings),
-    now: Timestamp,
-) -> Result<(), Error> {
-    let node = match api.get_opt(name).await? {
-        Some(node) => node,
-        None if owner == Owner::Kubelet => api.get(name).await?,
-        None => {
-            let mut new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
-            describe(&mut new, name, now);
-            let new: DynamicObject = serde_json::from_value(new).map_err(Error::SerdeError)?;
-            api.create(&PostParams::default(), &new).await?
+/// What a heartbeat is made of.
+struct Heartbeat<'a> {
+    api: &'a Api<DynamicObject>,
+    /// The node's.
+    name: &'a str,
+    owner: Owner,
+    labels: &'a Labels,
+    settings: &'a LiveSettings,
+}
+
+impl Heartbeat<'_> {
+    async fn write(&self, now: Timestamp) -> Result<(), Error> {
+        let Self { api, name, owner, labels, .. } = *self;
+        let node = match api.get_opt(name).await? {
+            Some(node) => node,
+            None if owner == Owner::Kubelet => api.get(name).await?,
+            None => {
+                let mut new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+                describe(&mut new, name, now);
+                let new: DynamicObject = serde_json::from_value(new).map_err(Error::SerdeError)?;
+                api.create(&PostParams::default(), &new).await?
+            }
+        };
+        let before = serde_json::to_value(&node).map_err(Error::SerdeError)?;
+        let mut after = before.clone();
+        let mut ksm = None;
+        match owner {
+            Owner::NodeAgent => {
+                describe(&mut after, name, now);
+                after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
+            }
+            Owner::Kubelet => {
+                label(&mut after, is_static(KUBELET_STATE));
+                ksm = self.stop_ksm(&before).await;
+                if let Some(ksm) = ksm {
+                    show_ksm(&mut after, ksm);
+                }
+            }
         }
-    };
-    let before = serde_json::to_value(&node).map_err(Error::SerdeError)?;
-    let mut after = before.clone();
-    let mut starts_ksm = false;
-    match owner {
-        Owner::NodeAgent => {
-            describe(&mut after, name, now);
-            after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
+        node_labeller::apply(&mut after, labels);
+        after["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = json!(json!(seconds(now)).to_string());
+        let uid = node.metadata.uid.unwrap_or_default();
+        let version = Version { name, uid: &uid, resource_version: "" };
+        if let Some(change) = write::merge_diff(&before["metadata"], &after["metadata"]) {
+            write::patch(api, version, json!({ "metadata": change })).await?;
         }
-        Owner::Kubelet => {
-            label(&mut after, is_static(KUBELET_STATE));
-            let has: BTreeMap<String, String> =
-                serde_json::from_value(before["metadata"]["labels"].clone()).unwrap_or_default();
-            let applied = ksm::apply(&mut after, settings.merges_pages(&has), Path::new(ksm::DIRECTORY));
-            starts_ksm = applied.unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot look whether the kernel merges equal pages, or stop it");
-                false
-            });
+        if ksm == Some(Ksm::Ours)
+            && let Err(error) = blocking(|| ksm::start(Path::new(ksm::DIRECTORY))).await
+        {
+            tracing::warn!(%error, "cannot have the kernel merge equal pages");
         }
+        if owner == Owner::NodeAgent {
+            write::patch_status(api, version, &before["status"], &after["status"]).await?;
+        }
+        Ok(())
     }
-    node_labeller::apply(&mut after, labels);
-    after["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = json!(json!(seconds(now)).to_string());
-    let uid = node.metadata.uid.unwrap_or_default();
-    let version = Version { name, uid: &uid, resource_version: "" };
-    if let Some(change) = write::merge_diff(&before["metadata"], &after["metadata"]) {
-        write::patch(api, version, json!({ "metadata": change })).await?;
+
+    /// Stops KSM where it is not to run. How it is to run, where that is known.
+    async fn stop_ksm(&self, node: &Value) -> Option<Ksm> {
+        let has: BTreeMap<String, String> =
+            serde_json::from_value(node["metadata"]["labels"].clone()).unwrap_or_default();
+        let is_selected = self.settings.merges_pages(&has);
+        let is_managed = node["metadata"]["annotations"][ksm::MANAGED_ANNOTATION] == "true";
+        let applied = blocking(move || ksm::apply(Path::new(ksm::DIRECTORY), is_managed, is_selected)).await;
+        applied.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot look whether the kernel merges equal pages, or stop it");
+            None
+        })
     }
-    if starts_ksm && let Err(error) = ksm::start(Path::new(ksm::DIRECTORY)) {
-        tracing::warn!(%error, "cannot have the kernel merge equal pages");
-    }
-    if owner == Owner::NodeAgent {
-        write::patch_status(api, version, &before["status"], &after["status"]).await?;
-    }
-    Ok(())
+}
+
+/// Runs blocking work on the runtime's thread pool: the kernel takes a while to separate pages.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Has the object of this node say how KSM is to run.
+fn show_ksm(node: &mut Value, ksm: Ksm) {
+    node["metadata"]["labels"][ksm::ENABLED_LABEL] = json!((ksm != Ksm::Stopped).to_string());
+    node["metadata"]["annotations"][ksm::MANAGED_ANNOTATION] = json!((ksm == Ksm::Ours).to_string());
 }
 
 /// Whether the CPU manager of the kubelet with this state gives containers CPUs for themselves.
@@ -227,6 +259,21 @@ mod tests {
         assert!(!is_static(r#"{"policyName":"none","defaultCpuSet":""}"#));
         assert!(!is_static("{"));
         assert!(!super::is_static("/vireo-no-such-file"));
+    }
+
+    #[test]
+    fn a_node_says_how_ksm_is_to_run() {
+        for (ksm, enabled, managed) in
+            [(Ksm::Stopped, "false", "false"), (Ksm::Ours, "true", "true"), (Ksm::Foreign, "true", "false")]
+        {
+            let mut node = json!({"metadata": {}});
+            show_ksm(&mut node, ksm);
+            assert_eq!(node["metadata"]["labels"]["kubevirt.io/ksm-enabled"], enabled, "{ksm:?}");
+            assert_eq!(
+                node["metadata"]["annotations"]["kubevirt.io/ksm-handler-managed"], managed,
+                "{ksm:?}"
+            );
+        }
     }
 
     #[test]
