@@ -3,39 +3,27 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
+use procfs::{Current as _, CurrentSI as _, KernelStats, Meminfo};
 use rustix::fs::OFlags;
 use vireo_proto::launcher::Statistics;
+use vireo_proto::vhostmd::{self, DISK_SIZE, EMPTY};
 
-/// The size of the disk.
-pub(crate) const DISK_SIZE: u64 = 256 << 10;
-/// Its header: a signature, whether it is being written, the sum of the document's bytes, and its length.
-const HEADER: usize = 16;
-const SIGNATURE: &[u8; 4] = b"mvbd";
-/// The longest document; vhostmd's.
-const LONGEST: usize = (256 << 10) - 24;
-/// The unit of times in /proc/stat, per second.
-const TICKS: f64 = 100.0;
+/// The sockets of this host, which do not change while it runs.
+static PACKAGES: LazyLock<usize> = LazyLock::new(packages);
 
-/// What the kernel shows of the host.
+/// What the kernel shows of the host; memory in KiB.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct HostMetrics {
     packages: usize,
+    /// The time of all CPUs for users, low priorities and the kernel.
     cpu_seconds: f64,
-    memory: Memory,
-    /// Pages that were read from swap and written to it.
-    swapped: (u64, u64),
-    seconds: i64,
-}
-
-/// In KiB.
-#[derive(Debug, Default, PartialEq)]
-struct Memory {
     total: u64,
     free: u64,
     buffers: u64,
@@ -43,53 +31,44 @@ struct Memory {
     swap_total: u64,
     swap_free: u64,
     swap_cached: u64,
+    /// Pages that were read from swap and written to it.
+    swapped: (u64, u64),
+    seconds: i64,
 }
 
 impl HostMetrics {
     /// Reads what is there now. Blocks.
     pub(crate) fn read() -> io::Result<Self> {
-        let package = |entry: &fs::DirEntry| {
-            let path = entry.path().join("topology/physical_package_id");
-            Some(fs::read_to_string(path).ok()?.trim().to_owned())
-        };
-        let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
-        let packages: BTreeSet<String> = cpus.filter_map(|entry| package(&entry)).collect();
-        let vmstat = fs::read_to_string("/proc/vmstat")?;
+        let memory = Meminfo::current().map_err(io::Error::other)?;
+        let cpu = KernelStats::current().map_err(io::Error::other)?.total;
+        let pages = procfs::vmstat().map_err(io::Error::other)?;
+        // A kernel without swap has no such counters.
+        let pages = |name| pages.get(name).map_or(0, |count| count.cast_unsigned());
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds of years")]
+        let cpu_seconds = (cpu.user_ms() + cpu.nice_ms() + cpu.system_ms()) as f64 / 1e3;
         Ok(Self {
-            packages: packages.len(),
-            cpu_seconds: cpu_seconds(&fs::read_to_string("/proc/stat")?),
-            memory: Memory::parse(&fs::read_to_string("/proc/meminfo")?),
-            swapped: (number(&vmstat, "pswpin"), number(&vmstat, "pswpout")),
+            packages: *PACKAGES,
+            cpu_seconds,
+            total: memory.mem_total / 1024,
+            free: memory.mem_free / 1024,
+            buffers: memory.buffers / 1024,
+            cached: memory.cached / 1024,
+            swap_total: memory.swap_total / 1024,
+            swap_free: memory.swap_free / 1024,
+            swap_cached: memory.swap_cached / 1024,
+            swapped: (pages("pswpin"), pages("pswpout")),
             seconds: Timestamp::now().as_second(),
         })
     }
 }
 
-impl Memory {
-    fn parse(text: &str) -> Self {
-        Self {
-            total: number(text, "MemTotal:"),
-            free: number(text, "MemFree:"),
-            buffers: number(text, "Buffers:"),
-            cached: number(text, "Cached:"),
-            swap_total: number(text, "SwapTotal:"),
-            swap_free: number(text, "SwapFree:"),
-            swap_cached: number(text, "SwapCached:"),
-        }
-    }
-}
-
-/// The number after a name at the beginning of a line; 0 where there is none.
-fn number(text: &str, name: &str) -> u64 {
-    let mut lines = text.lines().map(str::split_whitespace);
-    let found = lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?);
-    found.unwrap_or_default()
-}
-
-/// The time of all CPUs for users, low priorities and the kernel.
-fn cpu_seconds(stat: &str) -> f64 {
-    let words = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(3);
-    words.filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
+fn packages() -> usize {
+    let package = |entry: fs::DirEntry| {
+        let path = entry.path().join("topology/physical_package_id");
+        Some(fs::read_to_string(path).ok()?.trim().to_owned())
+    };
+    let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    cpus.filter_map(package).collect::<BTreeSet<String>>().len()
 }
 
 /// Who runs the guest.
@@ -107,9 +86,8 @@ pub(crate) fn document(names: Names<'_>, host: &HostMetrics, vm: &Statistics) ->
     let vcpus = times.fold(0, u64::saturating_add);
     let balloon = vm.balloon.as_ref().and_then(|balloon| balloon.actual_bytes);
     let memory = balloon.unwrap_or(vm.domain_bytes) / 1024;
-    let HostMetrics { memory: of_host, swapped, .. } = host;
-    let used = of_host.total.saturating_sub(of_host.free + of_host.buffers + of_host.cached);
-    let swap = of_host.swap_total.saturating_sub(of_host.swap_cached);
+    let used = host.total.saturating_sub(host.free + host.buffers + host.cached);
+    let swap = host.swap_total.saturating_sub(host.swap_cached);
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
     let seconds = |value: f64| format!("{value:.6}");
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of years")]
@@ -136,20 +114,16 @@ pub(crate) fn document(names: Names<'_>, host: &HostMetrics, vm: &Statistics) ->
     add("vm", "ResourceMemoryLimit", kib, memory.to_string());
     add("host", "NumberOfPhysicalCPUs", ("int64", ""), host.packages.to_string());
     add("host", "TotalCPUTime", ("real64", "s"), seconds(host.cpu_seconds));
-    add("host", "FreePhysicalMemory", kib, of_host.free.to_string());
-    add("host", "FreeVirtualMemory", kib, (of_host.free + of_host.swap_free).to_string());
+    add("host", "FreePhysicalMemory", kib, host.free.to_string());
+    add("host", "FreeVirtualMemory", kib, (host.free + host.swap_free).to_string());
     add("host", "MemoryAllocatedToVirtualServers", kib, used.to_string());
     add("host", "UsedVirtualMemory", kib, (used + swap).to_string());
-    add("host", "PagedInMemory", kib, (swapped.0 * page).to_string());
-    add("host", "PagedOutMemory", kib, (swapped.1 * page).to_string());
+    add("host", "PagedInMemory", kib, (host.swapped.0 * page).to_string());
+    add("host", "PagedOutMemory", kib, (host.swapped.1 * page).to_string());
     add("host", "Time", ("int64", "s"), host.seconds.to_string());
     text.push_str("</metrics>\n");
     text
 }
-
-/// A document without metrics, until there are some.
-pub(crate) const EMPTY: &str =
-    "<metrics><!-- host metrics not available --><!-- VM metrics not available --></metrics>\n";
 
 /// Creates the disk, unless it is there. Blocks.
 pub(crate) fn create(path: &Path) -> io::Result<()> {
@@ -158,7 +132,7 @@ pub(crate) fn create(path: &Path) -> io::Result<()> {
     let file = options.open(path)?;
     if file.metadata()?.len() != DISK_SIZE {
         file.set_len(DISK_SIZE)?;
-        write(&file, EMPTY)?;
+        vhostmd::write(&file, EMPTY)?;
     }
     Ok(())
 }
@@ -167,35 +141,13 @@ pub(crate) fn create(path: &Path) -> io::Result<()> {
 pub(crate) fn update(path: &Path, document: &str) -> io::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(no_links()).open(path)?;
     match file.metadata()?.is_file() {
-        true => write(&file, document),
+        true => vhostmd::write(&file, document),
         false => Err(io::Error::other("it is not a regular file")),
     }
 }
 
 fn no_links() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
-}
-
-/// Readers look at the header before and after, so that they see whether the document changes meanwhile.
-fn write(file: &File, document: &str) -> io::Result<()> {
-    let bytes = document.as_bytes();
-    if bytes.len() > LONGEST {
-        return Err(io::Error::other("the document is too long"));
-    }
-    file.write_all_at(&header(bytes, true), 0)?;
-    file.write_all_at(bytes, u64::try_from(HEADER).unwrap_or_default())?;
-    file.write_all_at(&header(bytes, false), 0)
-}
-
-fn header(document: &[u8], is_locked: bool) -> [u8; HEADER] {
-    let sum = document.iter().fold(0_u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
-    let length = u32::try_from(document.len()).unwrap_or_default();
-    let mut header = [0; HEADER];
-    let words = [u32::from_be_bytes(*SIGNATURE), u32::from(is_locked), sum, length];
-    for (bytes, word) in header.chunks_exact_mut(4).zip(words) {
-        bytes.copy_from_slice(&word.to_be_bytes());
-    }
-    header
 }
 
 #[cfg(test)]
@@ -206,12 +158,17 @@ mod tests {
 
     #[test]
     fn the_document_has_the_metrics_of_kubevirt() {
-        let meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nBuffers: 50 kB\nCached: 100 kB\nSwapCached: 5 kB\nSwapTotal: 200 kB\nSwapFree: 150 kB\n";
         let host = HostMetrics {
             packages: 2,
-            cpu_seconds: cpu_seconds("cpu  100 20 30 4000 5\ncpu0 1 2 3 4\n"),
-            memory: Memory::parse(meminfo),
-            swapped: (number("pgpgin 5\npswpin 3\n", "pswpin"), 0),
+            cpu_seconds: 1.5,
+            total: 1000,
+            free: 300,
+            buffers: 50,
+            cached: 100,
+            swap_total: 200,
+            swap_free: 150,
+            swap_cached: 5,
+            swapped: (3, 0),
             seconds: 1234,
         };
         let vcpu =
@@ -236,6 +193,8 @@ mod tests {
             ("host\" unit=\"KiB", "FreeVirtualMemory", "450"),
             ("host\" unit=\"KiB", "MemoryAllocatedToVirtualServers", "550"),
             ("host\" unit=\"KiB", "UsedVirtualMemory", "745"),
+            ("host\" unit=\"KiB", "PagedInMemory", "12"),
+            ("host\" unit=\"KiB", "PagedOutMemory", "0"),
             ("host\" unit=\"s", "Time", "1234"),
         ] {
             let line = format!(
@@ -243,21 +202,27 @@ mod tests {
             );
             assert!(text.contains(&line), "{line} is not in {text}");
         }
-        assert!(HostMetrics::read().unwrap().memory.total > 0);
+        let read = HostMetrics::read().unwrap();
+        let information = rustix::system::sysinfo();
+        assert_eq!(
+            u128::from(read.total),
+            u128::from(information.totalram) * u128::from(information.mem_unit) / 1024
+        );
+        assert!(read.packages > 0 && read.cpu_seconds > 0.0, "{read:?}");
     }
 
     #[test]
-    fn the_disk_begins_with_length_and_sum() {
+    fn the_disk_is_made_once_and_has_the_last_document() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         assert!(update(&path, "x").is_err(), "it is made at the start");
         create(&path).unwrap();
+        let document = || vhostmd::read(&fs::File::open(&path).unwrap());
+        assert_eq!(document().as_deref(), Some(EMPTY));
         update(&path, "ab").unwrap();
         create(&path).unwrap();
-        let bytes = fs::read(&path).unwrap();
-        assert_eq!(u64::try_from(bytes.len()).unwrap(), DISK_SIZE);
-        assert_eq!(bytes[..18], *b"mvbd\0\0\0\0\0\0\0\xc3\0\0\0\x02ab");
-        assert!(update(&path, &"x".repeat(LONGEST + 1)).is_err());
+        assert_eq!(document().as_deref(), Some("ab"));
+        assert_eq!(fs::metadata(&path).unwrap().len(), DISK_SIZE);
         std::os::unix::fs::symlink(&path, directory.path().join("link")).unwrap();
         assert!(update(&directory.path().join("link"), "x").is_err());
     }
