@@ -4,7 +4,6 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use vireo_api::spec::{MemoryDump, Vm};
 use vireo_proto::files;
 use vireo_proto::launcher::{self as wire, DumpMemoryRequest, State};
@@ -13,6 +12,7 @@ use super::act::{Done, run_blocking, sync_error};
 use super::deadline::Interrupt;
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
+use crate::launcher::link::LinkError;
 use crate::settings::Runtime;
 use crate::storage::Claims;
 
@@ -43,11 +43,6 @@ fn prefix(vmi: &str, volume: &str) -> String {
     format!("{vmi}-{volume}-")
 }
 
-/// The name of a file: those of the VMI and the volume, and the time.
-fn file_name(prefix: &str, now: Timestamp) -> String {
-    format!("{prefix}{}.memory.dump", now.to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S"))
-}
-
 impl VmiReconciler {
     /// Begins a memory dump, or forgets the last one.
     pub(super) async fn dump_memory(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
@@ -64,33 +59,61 @@ impl VmiReconciler {
         let (record, claims) = (self.known()?, self.node.claims());
         let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
         let prefix = prefix(&self.key.name, dump.volume());
-        let name = file_name(&prefix, Timestamp::now());
+        let name = Claims::dump_name(&prefix, Timestamp::now());
         let (bytes, socket) = (vm.memory().guest().get(), record.dir.files_socket());
         let pass = move || -> Result<PathBuf, SyncError> {
             let opened = claims.create_dump((&namespace, &claim), &name, bytes);
             let (path, file): (PathBuf, File) = opened.map_err(sync_error(DUMP_FAILED))?;
             let named = (path.to_string_lossy().into_owned(), file.into());
-            files::pass(&socket, &[named]).map_err(sync_error(DUMP_FAILED))?;
+            files::pass(&socket, &[named]).map_err(|error| {
+                // The launcher writes to it once it is asked to. The error is reported, and not that of tidying up.
+                let _ = std::fs::remove_file(&path);
+                sync_error(DUMP_FAILED)(error)
+            })?;
             Ok(path)
         };
         let path = run_blocking(DUMP_FAILED, pass).await?;
         let file = path.to_string_lossy().into_owned();
         let request = DumpMemoryRequest { volume: dump.volume().to_owned(), file };
         let Some(done) = interrupt.or(self.link()?.dump_memory(request)).await else { return Ok(()) };
-        let begun = done.map_err(sync_error(DUMP_FAILED));
-        let has_begun = begun.is_ok();
-        let tidy = move || match has_begun {
+        let leftover = leftover(&done);
+        let tidy = move || match leftover {
             // The one before is replaced.
-            true => Claims::remove_other_dumps(&path, &prefix).map_err(sync_error(DUMP_FAILED)),
-            false => std::fs::remove_file(&path).map_err(sync_error(DUMP_FAILED)),
+            Leftover::Earlier => Claims::remove_other_dumps(&path, &prefix).map_err(sync_error(DUMP_FAILED)),
+            Leftover::This => std::fs::remove_file(&path).map_err(sync_error(DUMP_FAILED)),
+            Leftover::None => Ok(()),
         };
         let tidied = run_blocking(DUMP_FAILED, tidy).await;
-        begun.and(tidied)
+        done.map_err(sync_error(DUMP_FAILED)).and(tidied)
+    }
+}
+
+/// The files that are not needed any more.
+#[derive(Debug, PartialEq, Eq)]
+enum Leftover {
+    /// Those of earlier dumps.
+    Earlier,
+    /// That of this one.
+    This,
+    /// None.
+    None,
+}
+
+/// What is left over by the answer of a launcher that was asked for a dump. One that did not answer may be writing it.
+fn leftover(answer: &Result<(), LinkError>) -> Leftover {
+    match answer {
+        Ok(()) => Leftover::Earlier,
+        Err(LinkError::Fault(_) | LinkError::Unreachable(_) | LinkError::Version { .. }) => Leftover::This,
+        // A launcher of an earlier release dumps no memory.
+        Err(LinkError::Call(status)) if status.code() == tonic::Code::Unimplemented => Leftover::This,
+        Err(LinkError::Call(_) | LinkError::Timeout(_)) => Leftover::None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
     use vireo_api::v1::VirtualMachineInstance;
 
@@ -129,6 +152,24 @@ mod tests {
     #[test]
     fn a_file_is_named_as_kubevirts() {
         let now = "2026-11-26T13:05:09Z".parse().unwrap();
-        assert_eq!(file_name(&prefix("web", "dumps"), now), "web-dumps-20261126-130509.memory.dump");
+        let name = Claims::dump_name(&prefix("web", "dumps"), now);
+        assert_eq!(name, "web-dumps-20261126-130509.memory.dump");
+    }
+
+    #[test]
+    fn a_file_that_may_be_written_is_not_removed() {
+        let rejected = LinkError::Fault(Box::default());
+        assert_eq!(leftover(&Err(rejected)), Leftover::This);
+        assert_eq!(
+            leftover(&Err(LinkError::Version { major: 9, minor: 0 })),
+            Leftover::This,
+            "it was not asked"
+        );
+        assert_eq!(leftover(&Err(LinkError::Timeout(Duration::from_secs(10)))), Leftover::None);
+        let earlier = tonic::Status::unimplemented("an earlier release");
+        assert_eq!(leftover(&Err(LinkError::Call(Box::new(earlier)))), Leftover::This);
+        let broken = tonic::Status::unavailable("the connection broke");
+        assert_eq!(leftover(&Err(LinkError::Call(Box::new(broken)))), Leftover::None);
+        assert_eq!(leftover(&Ok(())), Leftover::Earlier);
     }
 }

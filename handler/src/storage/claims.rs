@@ -14,6 +14,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
 use super::importer::ImageReader;
 use super::volumes::{VolumeError, host_disk};
 
@@ -27,6 +31,8 @@ const DISK: &str = "disk.img";
 const PAGE: u64 = 4096;
 /// How the names of memory dumps end.
 const DUMP: &str = ".memory.dump";
+/// The time of a memory dump in its name.
+const DUMP_TIME: &str = "%Y%m%d-%H%M%S";
 /// Marks a disk that no VM may use before its image is uploaded.
 const AWAITED: &str = "image.awaited";
 
@@ -245,7 +251,12 @@ impl Claims {
         Ok((path, file))
     }
 
-    /// Removes the memory dumps beside `kept` whose names begin with `prefix`. Blocks.
+    /// The name of a memory dump: a prefix that says whose it is, and the time.
+    pub fn dump_name(prefix: &str, now: Timestamp) -> String {
+        format!("{prefix}{}{DUMP}", now.to_zoned(TimeZone::UTC).strftime(DUMP_TIME))
+    }
+
+    /// Removes the memory dumps beside `kept` that have this prefix. Blocks.
     ///
     /// # Errors
     /// When one cannot be removed.
@@ -253,8 +264,7 @@ impl Claims {
         let Some(directory) = kept.parent() else { return Ok(()) };
         for entry in fs::read_dir(directory)? {
             let path = entry?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if path != kept && name.starts_with(prefix) && name.ends_with(DUMP) {
+            if path != kept && path.file_name().is_some_and(|name| is_dump(&name.to_string_lossy(), prefix)) {
                 fs::remove_file(&path)?;
             }
         }
@@ -271,6 +281,13 @@ impl Claims {
             done => done,
         }
     }
+}
+
+/// Whether this is the name of a memory dump with this prefix: only its time is between the prefix and the end. Another prefix may
+/// begin with this one.
+fn is_dump(name: &str, prefix: &str) -> bool {
+    let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(DUMP));
+    time.is_some_and(|time| DateTime::strptime(DUMP_TIME, time).is_ok())
 }
 
 #[cfg(test)]
@@ -322,22 +339,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
         let create = |name: &str, bytes| claims.create_dump(("a", "data"), name, bytes);
-        assert!(matches!(create("one.memory.dump", 1).unwrap_err(), ClaimError::Absent { .. }));
+        let name = |prefix: &str, second: i64| {
+            Claims::dump_name(prefix, Timestamp::from_second(1_767_225_600 + second).unwrap())
+        };
+        assert!(matches!(create(&name("web-dumps-", 0), 1).unwrap_err(), ClaimError::Absent { .. }));
         claims.provide("a", "data", 1 << 20).unwrap();
-        let (path, _) = create("one.memory.dump", 1 << 20).unwrap();
-        assert_eq!(path, dir.path().join("a/data/one.memory.dump"));
-        assert!(create("one.memory.dump", 1).is_err(), "it is there");
-        let (other, _) = create("two.memory.dump", 1).unwrap();
-        assert!(path.exists() && other.exists(), "until the next is written");
-        Claims::remove_other_dumps(&other, "t").unwrap();
-        assert!(path.exists() && other.exists(), "that of another VMI");
-        Claims::remove_other_dumps(&other, "o").unwrap();
-        assert!(!path.exists() && other.exists() && claims.find("a", "data").is_ok());
-        let small = create("three.memory.dump", 2 << 20).unwrap_err().to_string();
+        let (path, _) = create(&name("web-dumps-", 0), 1 << 20).unwrap();
+        assert_eq!(path, dir.path().join("a/data/web-dumps-20260101-000000.memory.dump"));
+        assert!(create(&name("web-dumps-", 0), 1).is_err(), "it is there");
+        // Of the VMI `web-dumps` and the volume `x`, and of one that is called as a time.
+        let others =
+            ["web-dumps-x-", "web-dumps-20260101-"].map(|prefix| create(&name(prefix, 0), 1).unwrap().0);
+        let (kept, _) = create(&name("web-dumps-", 1), 1).unwrap();
+        assert!(path.exists(), "until the next is written");
+        Claims::remove_other_dumps(&kept, "api-dumps-").unwrap();
+        assert!(path.exists(), "that of another VMI");
+        Claims::remove_other_dumps(&kept, "web-dumps-").unwrap();
+        assert!(!path.exists() && kept.exists() && claims.find("a", "data").is_ok());
+        assert!(others.iter().all(|other| other.exists()), "those of other VMIs");
+        let small = create(&name("web-dumps-", 2), 2 << 20).unwrap_err().to_string();
         assert_eq!(small, "PVC a/data has 1 MiB: a dump of the guest's memory needs 2 MiB");
-        assert!(other.exists());
+        assert!(kept.exists());
         claims.remove("a", "data").unwrap();
-        assert!(!other.exists(), "it goes with the claim");
+        assert!(!kept.exists(), "it goes with the claim");
     }
 
     #[test]
