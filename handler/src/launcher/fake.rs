@@ -19,6 +19,8 @@ pub(crate) struct FakeLauncher {
     pub(crate) state: watch::Receiver<State>,
     /// Its response to a shutdown request.
     pub(crate) shutdown_fault: Option<Fault>,
+    /// The volume that it was last asked to detach, which it refuses.
+    pub(crate) detaches: watch::Sender<String>,
 }
 
 impl FakeLauncher {
@@ -26,7 +28,13 @@ impl FakeLauncher {
     pub(crate) fn with_state(state: watch::Receiver<State>) -> Self {
         let shutdown_fault =
             Fault { code: fault::Code::Conflict.into(), detail: "no VM".into(), field: String::new() };
-        Self { vmi: None, version: VERSION, state, shutdown_fault: Some(shutdown_fault) }
+        Self {
+            vmi: None,
+            version: VERSION,
+            state,
+            shutdown_fault: Some(shutdown_fault),
+            detaches: watch::Sender::default(),
+        }
     }
 
     /// Serves until the handle is aborted, which ends its connections as well.
@@ -78,8 +86,9 @@ impl Launcher for FakeLauncher {
 
     async fn detach_volume(
         &self,
-        _: Request<DetachVolumeRequest>,
+        request: Request<DetachVolumeRequest>,
     ) -> Result<Response<DetachVolumeResponse>, Status> {
+        self.detaches.send_replace(request.into_inner().name);
         Err(Status::unimplemented("as launchers of older releases"))
     }
 

@@ -107,10 +107,8 @@ pub struct Observed {
     pub record: Option<Record>,
     /// Its launcher.
     pub launcher: Launcher,
-    /// The hotplugged volumes of the guest differ from the VMI's spec.
-    pub volumes_differ: bool,
-    /// The links of the guest's NICs differ from the VMI's spec.
-    pub links_differ: bool,
+    /// The hotplugged volumes of the guest, the links of its NICs or its memory dump differ from the VMI's spec.
+    pub devices_differ: bool,
     /// The livenessProbe fails.
     pub liveness_failed: bool,
     /// The request to shut the guest down or to exit.
@@ -132,10 +130,8 @@ pub enum Action {
     MarkUnhealthy,
     /// Record that the guest is to be shut down because its launcher Pod is being deleted.
     Stop,
-    /// Hotplug and unplug volumes.
-    HotplugVolumes,
-    /// Switch the links of NICs.
-    SetLinks,
+    /// Switch the links of NICs, hotplug and unplug volumes, and dump memory.
+    SyncDevices,
     /// Press the guest's power button.
     AskShutdown,
     /// Kill the launcher and every process that it started, the guest's among them.
@@ -198,8 +194,7 @@ pub fn decide(wanted: Wanted, observed: &Observed) -> Action {
             Request::Sent | Request::Overdue => Action::Wait,
         },
         Launcher::Alive if observed.liveness_failed => Action::MarkUnhealthy,
-        Launcher::Alive if observed.links_differ => Action::SetLinks,
-        Launcher::Alive if observed.volumes_differ => Action::HotplugVolumes,
+        Launcher::Alive if observed.devices_differ => Action::SyncDevices,
         // A slow launcher is not dead: a guest that has run and is wanted ends only with its process.
         Launcher::Silent | Launcher::Starting | Launcher::Alive => Action::Wait,
     }

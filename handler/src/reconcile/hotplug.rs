@@ -1,4 +1,4 @@
-//! What changes while a guest runs: volumes are hotplugged and unplugged, links of NICs are switched.
+//! What changes while a guest runs: volumes are hotplugged and unplugged, links of NICs are switched, memory is dumped.
 
 use tracing::warn;
 use vireo_api::spec::{Disk, Vm};
@@ -27,6 +27,14 @@ fn disk_error(error: StorageError) -> SyncError {
     } else {
         SyncError { reason: volumes::HOTPLUG_FAILED, ..sync_error }
     }
+}
+
+/// The first error of two changes. The second one is in the log alone.
+fn first_error(first: Done, second: Done) -> Done {
+    if let (Err(_), Err(second)) = (&first, &second) {
+        warn!(reason = second.reason, "{}", second.message);
+    }
+    first.and(second)
 }
 
 impl VmiReconciler {
@@ -58,42 +66,41 @@ impl VmiReconciler {
         })
     }
 
-    /// Switches the links of NICs to what the spec has.
-    pub(super) async fn set_links(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
-        let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
-        let down = vm.interfaces().iter().filter(|nic| !nic.is_link_up());
-        let down = down.map(|nic| nic.name().to_owned()).collect();
-        let Some(done) = interrupt.or(self.link()?.set_links(down)).await else { return Ok(()) };
-        let done = done.map_err(sync_error(LINK_FAILED));
-        if done.is_err() {
-            // Volumes do not wait for links that cannot be switched.
-            let _ = self.hotplug_volumes(interrupt).await;
-        }
-        done
-    }
-
-    /// Tries every change and returns the first error.
-    pub(super) async fn hotplug_volumes(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
+    /// Tries every change: links first, as a volume may have to wait for the guest. Returns the first error.
+    pub(super) async fn sync_devices(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         // A claim that appears from here on triggers another reconcile.
         self.claims.mark_unchanged();
         let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
+        let links = match self.links_differ() {
+            true => self.set_links(&vm, interrupt).await,
+            false => Ok(()),
+        };
+        let volumes = self.hotplug_volumes(&vm, interrupt).await;
+        let dumped = self.dump_memory(&vm, interrupt).await;
+        first_error(first_error(links, volumes), dumped)
+    }
+
+    async fn set_links(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
+        let down = vm.interfaces().iter().filter(|nic| !nic.is_link_up());
+        let down = down.map(|nic| nic.name().to_owned()).collect();
+        let Some(done) = interrupt.or(self.link()?.set_links(down)).await else { return Ok(()) };
+        done.map_err(sync_error(LINK_FAILED))
+    }
+
+    async fn hotplug_volumes(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
         let plugged = self.state().map(|state| state.volumes).unwrap_or_default();
         let mut first = Ok(());
-        for change in volumes::changes(&vm, &plugged, &self.volume_places()) {
+        for change in volumes::changes(vm, &plugged, &self.volume_places()) {
             let done = match change {
                 Change::Detach(name) => {
                     let Some(done) = interrupt.or(self.link()?.detach(name)).await else { return first };
                     done.map_err(sync_error(volumes::HOTPLUG_FAILED))
                 }
-                Change::Attach(disk) => self.hotplug(&vm, disk, interrupt).await,
+                Change::Attach(disk) => self.hotplug(vm, disk, interrupt).await,
             };
-            first = first.and(done);
+            first = first_error(first, done);
         }
-        let dumped = self.dump_memory(&vm, interrupt).await;
-        if let (Err(_), Err(second)) = (&first, &dumped) {
-            warn!(reason = second.reason, message = second.message, "the memory is not dumped");
-        }
-        first.and(dumped)
+        first
     }
 
     async fn hotplug(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {

@@ -204,12 +204,10 @@ impl VmiReconciler {
         let mut until = self.overdue_at();
         match done {
             Ok(()) if action == Action::Wait => {
-                let is_over = |error: &SyncError| {
-                    error.is_about_volumes() && !observed.volumes_differ
-                        || error.reason == LINK_FAILED && !observed.links_differ
-                };
                 // What failed is no longer in the spec.
-                self.sync_error.take_if(|error| is_over(error));
+                self.sync_error.take_if(|error| {
+                    !observed.devices_differ && (error.is_about_volumes() || error.reason == LINK_FAILED)
+                });
             }
             Ok(()) => {
                 self.sync_error = None;
@@ -227,11 +225,7 @@ impl VmiReconciler {
         }
         let waits = match action {
             // The pidfd reports the end of a killed process; the launcher's state reports volumes and links.
-            Action::Wait
-            | Action::Kill
-            | Action::ReportForeignLauncher
-            | Action::HotplugVolumes
-            | Action::SetLinks => true,
+            Action::Wait | Action::Kill | Action::ReportForeignLauncher | Action::SyncDevices => true,
             _ => self.sync_error.is_some(),
         };
         if !self.publish(desired, waits) {
@@ -313,12 +307,12 @@ impl VmiReconciler {
             record.map(|record| decide::Record { outdated: desired.differs(record), ..record.facts() });
         let liveness_failed =
             self.prober.as_ref().is_some_and(|prober| prober.results().liveness.healthy == Some(false));
-        let (volumes_differ, links_differ) = (self.volumes_differ(), self.links_differ());
-        Observed { record, launcher, volumes_differ, links_differ, liveness_failed, request }
+        let devices_differ = self.links_differ() || self.volumes_differ();
+        Observed { record, launcher, devices_differ, liveness_failed, request }
     }
 
     /// Whether the link of a NIC has to be switched. Launchers of earlier releases do not report links.
-    fn links_differ(&self) -> bool {
+    pub(super) fn links_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
         let Some(links) = state.links.filter(|_| takes) else { return false };
@@ -330,7 +324,7 @@ impl VmiReconciler {
         })
     }
 
-    /// Whether a volume has to be hotplugged or unplugged.
+    /// Whether a volume has to be hotplugged or unplugged, or memory to be dumped.
     fn volumes_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);

@@ -24,14 +24,7 @@ fn decided(
 ) -> Action {
     decide(
         wanted,
-        &Observed {
-            record: record.into(),
-            launcher,
-            volumes_differ: false,
-            links_differ: false,
-            liveness_failed: false,
-            request,
-        },
+        &Observed { record: record.into(), launcher, devices_differ: false, liveness_failed: false, request },
     )
 }
 
@@ -169,7 +162,7 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     for wanted in [Wanted::Present, Wanted::Stopped, Wanted::Held, Wanted::Absent] {
         for record in &records {
             for launcher in launchers {
-                for (request, volumes_differ, liveness_failed) in requests
+                for (request, devices_differ, liveness_failed) in requests
                     .into_iter()
                     .flat_map(|request| flags.into_iter().map(move |differ| (request, differ)))
                     .flat_map(|(request, differ)| {
@@ -178,14 +171,7 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
                 {
                     all.push((
                         wanted,
-                        Observed {
-                            record: *record,
-                            launcher,
-                            volumes_differ,
-                            links_differ: false,
-                            liveness_failed,
-                            request,
-                        },
+                        Observed { record: *record, launcher, devices_differ, liveness_failed, request },
                     ));
                 }
             }
@@ -195,9 +181,9 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
 }
 
 #[test]
-fn a_guest_gets_its_volumes_while_it_runs() {
+fn a_guest_gets_its_devices_while_it_runs() {
     for (record, launcher, expected) in [
-        (LIVE, Launcher::Alive, Action::HotplugVolumes),
+        (LIVE, Launcher::Alive, Action::SyncDevices),
         (LIVE, Launcher::Silent, Action::Wait),
         (LEAVING, Launcher::Alive, Action::AskShutdown),
         (FINAL, Launcher::Alive, Action::Kill),
@@ -205,16 +191,11 @@ fn a_guest_gets_its_volumes_while_it_runs() {
         let observed = Observed {
             record: Some(record),
             launcher,
-            volumes_differ: true,
-            links_differ: false,
+            devices_differ: true,
             liveness_failed: false,
             request: Request::Unsent,
         };
         assert_eq!(decide(Wanted::Present, &observed), expected, "{record:?} {launcher:?}");
-        // Links first: a volume may have to wait for the guest.
-        let both = Observed { links_differ: true, ..observed };
-        let expected = if expected == Action::HotplugVolumes { Action::SetLinks } else { expected };
-        assert_eq!(decide(Wanted::Present, &both), expected, "{record:?} {launcher:?}");
     }
 }
 
@@ -231,8 +212,7 @@ fn an_unhealthy_guest_is_marked_once() {
         let observed = Observed {
             record: Some(record),
             launcher,
-            volumes_differ: true,
-            links_differ: false,
+            devices_differ: true,
             liveness_failed: true,
             request: Request::Unsent,
         };
@@ -263,9 +243,9 @@ fn the_promises_hold_everywhere() {
                 "only what is wanted starts: {context}"
             );
         }
-        if action == Action::HotplugVolumes {
-            let runs = observed.launcher == Launcher::Alive && observed.volumes_differ;
-            assert!(runs && !unwanted, "volumes are for guests that go on: {context}");
+        if action == Action::SyncDevices {
+            let runs = observed.launcher == Launcher::Alive && observed.devices_differ;
+            assert!(runs && !unwanted, "devices are for guests that go on: {context}");
         }
         if action == Action::MarkUnhealthy {
             assert!(

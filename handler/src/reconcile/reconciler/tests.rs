@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 use tokio::sync::watch::Sender;
-use vireo_proto::launcher::State;
+use vireo_proto::launcher::{Links, PluggedVolume, State};
 
 use super::*;
 use crate::launcher::fake::FakeLauncher;
@@ -174,4 +174,43 @@ async fn a_launcher_that_does_not_exit_is_killed() {
     let scene = Scene::new(Phase::Succeeded, 30);
     scene.reconcile(Desired::Nothing).await;
     scene.is_gone().await;
+}
+
+/// A link cannot be switched: the volumes are changed all the same, and the first error is reported.
+#[tokio::test(start_paused = true)]
+async fn volumes_do_not_wait_for_links_that_cannot_be_switched() {
+    let mut scene = Scene::new(Phase::Running, 30);
+    scene.record.vmi.spec.domain.devices.interfaces =
+        serde_json::from_value(json!([{"name": "default", "masquerade": {}}])).unwrap();
+    scene.record.vmi.spec.networks = serde_json::from_value(json!([{"name": "default", "pod": {}}])).unwrap();
+    scene.record.write().unwrap();
+    let state = running();
+    state.send_modify(|state| {
+        state.links = Some(Links { down: vec!["default".to_owned()], up: Vec::new() });
+        state.volumes = vec![PluggedVolume { name: "data".to_owned(), ..PluggedVolume::default() }];
+    });
+    let fake = FakeLauncher::with_state(state.subscribe());
+    let mut detaches = fake.detaches.subscribe();
+    let server = fake.serve(&scene.socket());
+    let record = Record::load(scene.record.uid, scene.record.dir.clone()).unwrap().unwrap();
+    let (sender, wanted) = watch::channel(Desired::Entry(Entry::Held));
+    let task = tokio::spawn(VmiReconciler::adopt(scene.node.clone(), record).run(wanted));
+    let mut updates = scene.node.subscribe();
+    let synchronized = async {
+        detaches.wait_for(|name| name == "data").await.unwrap();
+        loop {
+            let conditions = scene.node.vmi(&scene.record.key()).map(|vmi| vmi.status.conditions.clone());
+            let failed = conditions.into_iter().flatten().find(|one| one.r#type == "Synchronized");
+            if let Some(failed) = failed {
+                return failed.reason;
+            }
+            updates.changed().await.unwrap();
+        }
+    };
+    let reason = tokio::time::timeout(Duration::from_secs(3600), synchronized).await.unwrap();
+    assert_eq!(reason, LINK_FAILED);
+    sender.send(Desired::Gone(0)).unwrap();
+    task.await.unwrap();
+    scene.is_gone().await;
+    server.abort();
 }
