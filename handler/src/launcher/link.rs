@@ -11,7 +11,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tracing::{Instrument as _, Span, debug, warn};
 pub use vireo_client::program::chain;
@@ -87,13 +87,7 @@ pub struct Link {
     process: Arc<Process>,
     socket: PathBuf,
     status: watch::Receiver<LauncherStatus>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Link {
@@ -104,7 +98,7 @@ impl Link {
         let watcher =
             StateWatcher { process: Arc::clone(&process), socket: socket.clone(), vmi, status: sender };
         let task = tokio::spawn(watcher.run().instrument(Span::current()));
-        Self { process, socket, status, task }
+        Self { process, socket, status, _task: AbortOnDropHandle::new(task) }
     }
 
     /// The current status.

@@ -285,7 +285,7 @@ impl VmiReconciler {
     }
 
     /// The directory of the disks that end with the VMI.
-    fn disks_directory(&self, record: &Record, pod: Option<&LauncherPod>) -> PathBuf {
+    pub(super) fn disks_directory(&self, record: &Record, pod: Option<&LauncherPod>) -> PathBuf {
         match (&self.node.settings.runtime, pod) {
             (Runtime::Pods(pods), Some(pod)) if pod.has_disks => launcher::pod::disks(pods, &pod.uid),
             _ => record.dir.path().join("volumes"),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, Span, debug};
 use uuid::Uuid;
 use vireo_api::names::access_credential;
@@ -49,13 +49,7 @@ type Outcome = Result<(), String>;
 pub(super) struct CredentialSync {
     guest: watch::Sender<Guest>,
     result: watch::Receiver<Option<Outcome>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for CredentialSync {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 impl CredentialSync {
@@ -81,7 +75,7 @@ impl CredentialSync {
         let (guest, is_now) = watch::channel(guest);
         let (publish, result) = watch::channel(None);
         let task = tokio::spawn(follower.run(is_now, publish).instrument(Span::current()));
-        Some(Self { guest, result, task })
+        Some(Self { guest, result, _task: AbortOnDropHandle::new(task) })
     }
 
     /// Sets whether the agent can be asked.

@@ -1,11 +1,11 @@
 //! Writes the metrics that a guest reads, every 5 seconds while it runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, Span, debug};
 use vireo_api::spec::{NATIVE, Vm, VolumeSource};
 use vireo_proto::launcher::{Statistics, hypervisor};
@@ -21,28 +21,28 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Runs until it is dropped.
 #[derive(Debug)]
 pub(super) struct MetricsWriter {
-    task: JoinHandle<()>,
+    /// Absent where the guest reads none.
+    _task: Option<AbortOnDropHandle<()>>,
 }
 
-impl Drop for MetricsWriter {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// The files that the guest of a VM reads metrics from, in the directory of its disks.
+pub(super) fn files(vm: &Vm, directory: &Path) -> Vec<PathBuf> {
+    let disks = vm.disks().iter().filter(|disk| *disk.source() == VolumeSource::DownwardMetrics);
+    let mut files: Vec<PathBuf> = disks.map(|disk| metrics_disk(directory, disk.name())).collect();
+    files.extend(vm.has_metrics_port().then(|| metrics_port(directory)));
+    files
 }
 
 impl MetricsWriter {
-    /// Starts for a VM whose guest reads metrics; its own disks are in `directory`, its launcher serves `socket`.
+    /// Starts for the VM whose launcher serves `socket`. Does nothing without files.
     pub(super) fn start(
         node: &Arc<Node>,
-        vm: &Vm,
-        (directory, socket): (PathBuf, PathBuf),
+        files: Vec<PathBuf>,
+        socket: PathBuf,
         kind: hypervisor::Kind,
-    ) -> Option<Self> {
-        let disks = vm.disks().iter().filter(|disk| *disk.source() == VolumeSource::DownwardMetrics);
-        let mut files: Vec<PathBuf> = disks.map(|disk| metrics_disk(&directory, disk.name())).collect();
-        files.extend(vm.has_metrics_port().then(|| metrics_port(&directory)));
+    ) -> Self {
         if files.is_empty() {
-            return None;
+            return Self { _task: None };
         }
         let product = if kind == hypervisor::Kind::Native { NATIVE } else { "qemu" };
         let node = node.settings.node_name.clone();
@@ -57,7 +57,7 @@ impl MetricsWriter {
                 }
             }
         };
-        Some(Self { task: tokio::spawn(run.instrument(Span::current())) })
+        Self { _task: Some(AbortOnDropHandle::new(tokio::spawn(run.instrument(Span::current())))) }
     }
 }
 

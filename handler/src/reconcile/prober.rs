@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, Span, debug};
 use vireo_api::spec::{Probe, ProbeHost, ProbeQuestion, Vm};
 use vireo_api::v1::VirtualMachineInstanceStatus;
@@ -34,13 +34,7 @@ pub(super) struct ProbeResults {
 pub(super) struct Prober {
     active: watch::Sender<bool>,
     results: watch::Receiver<ProbeResults>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Prober {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Prober {
@@ -81,7 +75,7 @@ impl Prober {
             tokio::join!(readiness, liveness);
         };
         let task = tokio::spawn(both.instrument(Span::current()));
-        Some(Self { active, results, task })
+        Some(Self { active, results, _task: AbortOnDropHandle::new(task) })
     }
 
     /// Starts or stops probing. A guest that does not run is not probed and keeps its last results.

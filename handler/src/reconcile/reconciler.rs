@@ -15,7 +15,7 @@ use super::credentials::{CredentialSync, Guest};
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
-use super::downward_metrics::MetricsWriter;
+use super::downward_metrics::{self, MetricsWriter};
 use super::hotplug::LINK_FAILED;
 use super::memory_dump;
 use super::observe::observe_launcher;
@@ -61,7 +61,7 @@ pub(super) struct VmiReconciler {
     pub(super) prober: Option<Prober>,
     /// Has the guest agent set keys and passwords while its guest is to run.
     pub(super) credential_sync: Option<CredentialSync>,
-    /// Writes the metrics that the guest reads.
+    /// Writes the metrics that the guest reads, where it does.
     pub(super) metrics_writer: Option<MetricsWriter>,
     pub(super) backoff: Backoff,
     /// The object that does not exist and has files of a volume.
@@ -252,13 +252,18 @@ impl VmiReconciler {
 
     /// Starts to write the metrics that the guest reads, if it does.
     fn start_metrics(&self, record: &Record) -> Option<MetricsWriter> {
+        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
+        if pod.is_none() && matches!(self.node.settings.runtime, Runtime::Pods(_)) {
+            // The disks of a Pod are known with it.
+            return None;
+        }
         let vm = record.vm().ok()?;
         let kind = self.state()?.hypervisor.map(|chosen| chosen.kind()).unwrap_or_default();
-        let places = (self.places(&vm).ok()?.disks, record.dir.launcher_socket());
-        MetricsWriter::start(&self.node, &vm, places, kind)
+        let files = downward_metrics::files(&vm, &self.disks_directory(record, pod.as_ref()));
+        Some(MetricsWriter::start(&self.node, files, record.dir.launcher_socket(), kind))
     }
 
-    /// Starts, pauses or stops the probes and the setting of credentials as the guest's state requires.
+    /// Starts, pauses or stops the probes, the setting of credentials and the writer of metrics as the guest's state requires.
     fn update_prober(&mut self) {
         let attached = matches!(self.launcher, LauncherState::Attached(_));
         let record = self.record.as_ref().filter(|record| attached && !record.ends());

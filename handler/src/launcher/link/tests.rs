@@ -1,3 +1,4 @@
+use tokio::task::JoinHandle;
 use vireo_proto::launcher::Version;
 use vireo_proto::launcher::state::Phase;
 
