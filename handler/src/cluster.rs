@@ -33,7 +33,7 @@ use vireo_client::queue::WorkQueue;
 use crate::manifests::desired::Update;
 use crate::manifests::{Key, Source};
 use crate::node::Node;
-use crate::reconcile::status::Phase;
+use crate::reconcile::status::{Phase, failure};
 use crate::settings::Runtime;
 
 use attachments::AttachmentPod;
@@ -198,8 +198,7 @@ impl Cluster {
 
 /// When the status of a VMI is to be written.
 fn delay(vmi: &VirtualMachineInstance) -> Duration {
-    let mut conditions = vmi.status.conditions.iter();
-    let is_explained = conditions.any(|one| one.r#type == "Synchronized" && one.status == "False");
+    let is_explained = failure(&vmi.status).is_some();
     match Phase::parse(&vmi.status.phase) {
         Phase::Pending | Phase::Scheduling | Phase::Scheduled if is_explained => PASSING,
         Phase::Pending | Phase::Scheduling | Phase::Scheduled => STARTING,

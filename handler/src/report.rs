@@ -10,7 +10,7 @@ use vireo_api::v1::{Condition, VirtualMachineInstance};
 
 use crate::launcher::link::chain;
 use crate::manifests::Rejection;
-use crate::reconcile::status::{MANIFEST_CHANGED, NO_BOOT_DEVICE};
+use crate::reconcile::status::{MANIFEST_CHANGED, NO_BOOT_DEVICE, failure};
 use crate::state::{StateDir, StateError, read_json};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 
@@ -199,7 +199,7 @@ fn row(vmi: &VirtualMachineInstance, wide: bool, now: Timestamp) -> Vec<String> 
 
 /// The most important problem of a VMI.
 fn reason(vmi: &VirtualMachineInstance) -> String {
-    let failed = condition(vmi, "Synchronized").filter(|condition| condition.status == "False");
+    let failed = failure(&vmi.status);
     if let (None, Some(stuck)) = (failed, condition(vmi, NO_BOOT_DEVICE)) {
         return stuck.reason.clone();
     }

@@ -7,7 +7,8 @@ use vireo_api::v1::{
 use vireo_client::events::Reason;
 
 use crate::reconcile::status::{
-    ACCESS_CREDENTIALS, NO_BOOT_DEVICE, PAUSED_IO_ERROR, Phase, UNHEALTHY, io_errors, readiness_failure,
+    ACCESS_CREDENTIALS, NO_BOOT_DEVICE, PAUSED_IO_ERROR, Phase, UNHEALTHY, failure, io_errors,
+    readiness_failure,
 };
 
 /// An event that is to be published.
@@ -36,7 +37,6 @@ pub(super) fn events(
     let is = &now.status;
     let mut events = conditions(was, is);
     events.extend(pause(was, is));
-    let failure = |status| condition(status, "Synchronized").filter(|one| one.status == "False");
     if let Some(fails) = failure(is)
         && failure(was).is_none_or(|known| known.message != fails.message)
     {

@@ -28,6 +28,9 @@ use vireo_proto::launcher::{State, hypervisor, state};
 /// The condition of a running VMI whose manifest was changed.
 pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
 
+/// The condition that the VMI is as its spec requests, or why it is not; KubeVirt's.
+const SYNCHRONIZED: &str = "Synchronized";
+
 /// The condition that the guest has the keys and passwords that its agent sets; KubeVirt's.
 pub const ACCESS_CREDENTIALS: &str = "AccessCredentialsSynchronized";
 
@@ -225,7 +228,7 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {
         let failed =
             facts.sync_error.map(|sync_error| (false, sync_error.reason, sync_error.message.clone()));
-        set("Synchronized", failed.or_else(|| without_effect(facts.vm?)));
+        set(SYNCHRONIZED, failed.or_else(|| without_effect(facts.vm?)));
     }
     set(MANIFEST_CHANGED, facts.manifest_changed.then(|| {
         let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
@@ -295,6 +298,11 @@ pub fn readiness_failure(status: &Status) -> Option<&str> {
 
 fn find<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+/// Why the VMI is not as its spec requests, if it is not.
+pub(crate) fn failure(status: &Status) -> Option<&Condition> {
+    find(status, SYNCHRONIZED).filter(|condition| condition.status == "False")
 }
 
 /// Why the livenessProbe failed, if it did.

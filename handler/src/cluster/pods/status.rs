@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use vireo_api::names::COMPUTE;
 use vireo_api::v1::VirtualMachineInstance;
 
-use crate::reconcile::status::Phase;
+use crate::reconcile::status::{Phase, failure};
 
 /// The status now. `vmi` is absent until the node has it.
 pub(super) fn next(
@@ -68,10 +68,7 @@ fn state(phase: Phase, vmi: Option<&VirtualMachineInstance>, before: &Value, now
         noted.find(|entry| entry.phase == phase.as_str())?.phase_transition_timestamp.clone()
     };
     let started = || entered(Phase::Scheduled).or_else(|| entered(Phase::Running));
-    let explained = vmi.and_then(|vmi| {
-        let mut conditions = vmi.status.conditions.iter();
-        conditions.find(|one| one.r#type == "Synchronized" && one.status == "False")
-    });
+    let explained = vmi.and_then(|vmi| failure(&vmi.status));
     match phase {
         Phase::Pending | Phase::Scheduling => match explained {
             Some(why) => json!({"waiting": {"reason": why.reason, "message": why.message}}),
