@@ -23,7 +23,7 @@ use vireo_proto::files;
 use vireo_proto::launcher::{Disk, disk_source::Source};
 
 pub(crate) use self::claims::ClaimSpace;
-use self::claims::{open_disk as open_claim, open_state};
+use self::claims::{NewDisk, open_disk as open_claim, open_state};
 pub(crate) use self::host_devices::{permit_locking, prepare as prepare_host_devices};
 pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
@@ -111,7 +111,8 @@ pub(super) fn open_mounted(
     write: bool,
 ) -> io::Result<Option<(String, OwnedFd)>> {
     let Some(bytes) = claims.get(path) else { return Ok(None) };
-    let opened = open_claim(&Root::of(*pid)?, path, (*bytes, *space), write).map_err(named(path))?;
+    let new = bytes.map(|bytes| NewDisk { bytes, space: *space });
+    let opened = open_claim(&Root::of(*pid)?, path, new, write).map_err(named(path))?;
     Ok(Some((path.to_owned(), opened)))
 }
 
@@ -163,7 +164,8 @@ pub(crate) fn open_attached(
     let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
     is_of_pod(process, uid)?;
     let root = Root::of(process.as_raw_nonzero().get())?;
-    let opened = open_claim(&root, path, (bytes, space), !disk.read_only);
+    let new = bytes.map(|bytes| NewDisk { bytes, space });
+    let opened = open_claim(&root, path, new, !disk.read_only);
     Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
 }
 

@@ -44,22 +44,42 @@ impl ClaimSpace {
     }
 }
 
-/// Opens a disk in a container. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.
+/// A disk that is made in a claim's file system when a guest that may write to it starts first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewDisk {
+    /// The capacity of the claim.
+    pub(super) bytes: u64,
+    pub(super) space: ClaimSpace,
+}
+
+impl NewDisk {
+    /// How large it is made where its file system has so much space.
+    fn size(self, space: u64) -> io::Result<u64> {
+        let Self { bytes, space: ClaimSpace { tolerated, reserved } } = self;
+        let space = space.saturating_sub(reserved);
+        let least = u128::from(bytes) * u128::from(100 - tolerated.min(100)) / 100;
+        if u128::from(space) < least {
+            let text = format!("there is space for {space} of its {bytes} bytes");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+        }
+        match bytes.min(space) / PAGE * PAGE {
+            0 => Err(io::Error::other("the claim has no size")),
+            size => Ok(size),
+        }
+    }
+}
+
+/// Opens a disk in a container: a file, which may have to be made, where `new` says how, else a block device. Blocks.
 ///
 /// # Errors
 /// When it is not there and cannot be made, or is not a disk.
-pub(super) fn open_disk(
-    root: &Root,
-    path: &str,
-    (bytes, space): (Option<u64>, ClaimSpace),
-    write: bool,
-) -> io::Result<OwnedFd> {
+pub(super) fn open_disk(root: &Root, path: &str, new: Option<NewDisk>, write: bool) -> io::Result<OwnedFd> {
     let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
     // The container's own directories may have links, as /var/run is one.
     let directory =
         root.open(Path::new(directory), OFlags::PATH | OFlags::DIRECTORY, ResolveFlags::empty())?;
-    match bytes {
-        Some(bytes) => file(&directory, name, (bytes, space), write),
+    match new {
+        Some(new) => file(&directory, name, new, write),
         None => device(&directory, name, write),
     }
 }
@@ -95,13 +115,8 @@ fn access(write: bool) -> OFlags {
     if write { OFlags::RDWR } else { OFlags::RDONLY }
 }
 
-/// The disk in a claim's file system, which is made when a guest that may write to it starts first.
-fn file(
-    directory: &OwnedFd,
-    name: &str,
-    (bytes, wanted): (u64, ClaimSpace),
-    write: bool,
-) -> io::Result<OwnedFd> {
+/// The disk in a claim's file system.
+fn file(directory: &OwnedFd, name: &str, new: NewDisk, write: bool) -> io::Result<OwnedFd> {
     let file = match open_at(directory, name, access(write)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && write => {
             open_at(directory, name, access(write) | OFlags::CREATE)?
@@ -115,24 +130,10 @@ fn file(
     // An attempt to make it may have been interrupted.
     if metadata.len() == 0 && write {
         let space = fstatvfs(&file)?;
-        file.set_len(size(bytes, space.f_bavail.saturating_mul(space.f_frsize), wanted)?)?;
+        file.set_len(new.size(space.f_bavail.saturating_mul(space.f_frsize))?)?;
         file.sync_all()?;
     }
     Ok(file.into())
-}
-
-/// How large the disk of a claim is made where its file system has so much space.
-fn size(claim: u64, space: u64, ClaimSpace { tolerated, reserved }: ClaimSpace) -> io::Result<u64> {
-    let space = space.saturating_sub(reserved);
-    let least = u128::from(claim) * u128::from(100 - tolerated.min(100)) / 100;
-    if u128::from(space) < least {
-        let text = format!("there is space for {space} of its {claim} bytes");
-        return Err(io::Error::new(io::ErrorKind::StorageFull, text));
-    }
-    match claim.min(space) / PAGE * PAGE {
-        0 => Err(io::Error::other("the claim has no size")),
-        size => Ok(size),
-    }
 }
 
 fn device(directory: &OwnedFd, name: &str, write: bool) -> io::Result<OwnedFd> {
@@ -152,6 +153,10 @@ mod tests {
 
     const DISK: &str = "/disks/data/disk.img";
 
+    fn new(bytes: u64) -> Option<NewDisk> {
+        Some(NewDisk { bytes, space: ClaimSpace::default() })
+    }
+
     #[test]
     fn a_disk_is_made_once_and_kept() {
         let directory = tempfile::tempdir().unwrap();
@@ -160,16 +165,13 @@ mod tests {
         symlink("/run/disks", directory.path().join("disks")).unwrap();
         let root = Root::at(directory.path()).unwrap();
         let at = directory.path().join("run/disks/data/disk.img");
-        assert!(
-            open_disk(&root, DISK, (Some(8192), ClaimSpace::default()), false).is_err(),
-            "it is not writable"
-        );
+        assert!(open_disk(&root, DISK, new(8192), false).is_err(), "it is not writable");
         assert!(!at.exists());
-        open_disk(&root, DISK, (Some(8192 + 100), ClaimSpace::default()), true).unwrap();
+        open_disk(&root, DISK, new(8192 + 100), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192);
-        open_disk(&root, DISK, (Some(1 << 20), ClaimSpace::default()), true).unwrap();
+        open_disk(&root, DISK, new(1 << 20), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192, "it has what a guest wrote");
-        open_disk(&root, DISK, (Some(1 << 20), ClaimSpace::default()), false).unwrap();
+        open_disk(&root, DISK, new(1 << 20), false).unwrap();
     }
 
     #[test]
@@ -198,30 +200,28 @@ mod tests {
         let secret = directory.path().join("secret");
         fs::write(&secret, "secret").unwrap();
         let root = Root::at(directory.path()).unwrap();
-        let refused = |bytes: Option<u64>| {
-            open_disk(&root, DISK, (bytes, ClaimSpace::default()), true).unwrap_err().to_string()
-        };
+        let refused = |new| open_disk(&root, DISK, new, true).unwrap_err().to_string();
         for target in ["/secret", "../../secret", "nothing"] {
             symlink(target, claim.join("disk.img")).unwrap();
-            assert_eq!(refused(Some(4096)), "it is a symbolic link", "{target}");
+            assert_eq!(refused(new(4096)), "it is a symbolic link", "{target}");
             fs::remove_file(claim.join("disk.img")).unwrap();
         }
         assert_eq!(fs::read(&secret).unwrap(), b"secret");
         fs::create_dir(claim.join("disk.img")).unwrap();
-        assert!(open_disk(&root, DISK, (Some(4096), ClaimSpace::default()), true).is_err());
+        assert!(open_disk(&root, DISK, new(4096), true).is_err());
         fs::remove_dir(claim.join("disk.img")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, claim.join("disk.img"), Mode::RUSR | Mode::WUSR).unwrap();
-        assert_eq!(refused(Some(4096)), "it is not a regular file");
+        assert_eq!(refused(new(4096)), "it is not a regular file");
         assert_eq!(refused(None), "it is not a block device");
-        assert!(
-            open_disk(&root, "/absent/data/disk.img", (Some(4096), ClaimSpace::default()), true).is_err()
-        );
+        assert!(open_disk(&root, "/absent/data/disk.img", new(4096), true).is_err());
     }
 
     #[test]
     fn a_disk_may_lack_a_little_of_its_claim() {
         const MI: u64 = 1 << 20;
-        let size = |claim, space, tolerated, reserved| size(claim, space, ClaimSpace { tolerated, reserved });
+        let size = |bytes, space, tolerated, reserved| {
+            NewDisk { bytes, space: ClaimSpace { tolerated, reserved } }.size(space)
+        };
         assert_eq!(size(100 * MI, 500 * MI, 10, MI).unwrap(), 100 * MI);
         assert_eq!(size(100 * MI, 95 * MI + 1, 10, 0).unwrap(), 95 * MI);
         assert_eq!(size(100 * MI, 95 * MI + 1, 10, 4 * MI).unwrap(), 91 * MI, "some stays free");
