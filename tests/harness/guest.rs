@@ -64,6 +64,17 @@ pub enum Monitor {
     Qemu,
 }
 
+impl Monitor {
+    /// What runs the guests of a node agent in its place, by the name that it has for it.
+    #[must_use]
+    pub const fn hypervisor(self) -> &'static str {
+        match self {
+            Self::Vmm => "native",
+            Self::Qemu => "qemu",
+        }
+    }
+}
+
 impl fmt::Display for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,6 +1,5 @@
 //! ACPI tables of Secrets, read by a guest's kernel.
 
-use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -21,10 +20,7 @@ fn nested_a_guest_has_the_tables_of_a_secret_on_native() {
     scenario::run(
         "ACPI tables under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => has_the_tables(host, "native"),
-            Monitor::Qemu => has_the_tables(host, "qemu"),
-        },
+        |host, monitor| has_the_tables(host, monitor.hypervisor()),
     );
 }
 

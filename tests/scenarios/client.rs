@@ -8,6 +8,8 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, Invocation, Output, Process, Status};
 
+use crate::scenarios::probes::condition;
+
 const BOOT: Duration = Duration::from_secs(120);
 /// How long a command on a node may take.
 const NODE: Duration = Duration::from_secs(180);
@@ -93,6 +95,15 @@ impl<'h> Client<'h> {
             let events = self.kubectl("get events", None)?.stdout;
             panic!("{object} is not ready: {}\nstatus: {status}\nevents:\n{events}", waited.stderr);
         }
+        Ok(())
+    }
+
+    /// Checks which hypervisor runs the guest of an instance: another one is not always an error of the node agent.
+    #[track_caller]
+    pub(crate) fn runs_on(&self, name: &str, hypervisor: &str) -> Result<(), HostError> {
+        let vmi = self.json(&format!("get vmi {name}"))?;
+        let chosen = condition(&vmi, "vireo.io/hypervisor");
+        assert_eq!(chosen["reason"], hypervisor, "{name} is on another hypervisor: {chosen:#}");
         Ok(())
     }
 

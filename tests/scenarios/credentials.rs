@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -68,10 +68,7 @@ fn nested_keys_and_passwords_reach_a_guest_on_native() {
     scenario::run(
         "access credentials under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => reach_a_guest(host, "native"),
-            Monitor::Qemu => reach_a_guest(host, "qemu"),
-        },
+        |host, monitor| reach_a_guest(host, monitor.hypervisor()),
     );
 }
 

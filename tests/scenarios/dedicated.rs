@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -31,10 +30,7 @@ fn nested_vcpus_have_cpus_for_themselves_on_native() {
     scenario::run(
         "dedicated CPUs under vireo",
         || Ok(host_with_vireo(scratch.path())?.cpus(2).file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => pinned(host, "native"),
-            Monitor::Qemu => pinned(host, "qemu"),
-        },
+        |host, monitor| pinned(host, monitor.hypervisor()),
     );
 }
 

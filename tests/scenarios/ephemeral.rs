@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -27,10 +27,7 @@ fn nested_guests_share_a_claim_and_keep_nothing_on_native() {
     scenario::run(
         "ephemeral volumes under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").deadline(HOST)),
-        |host, monitor| match monitor {
-            Monitor::Vmm => share_a_claim(host, "native"),
-            Monitor::Qemu => share_a_claim(host, "qemu"),
-        },
+        |host, monitor| share_a_claim(host, monitor.hypervisor()),
     );
 }
 

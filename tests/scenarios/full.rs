@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::SOON;
@@ -82,10 +81,7 @@ fn nested_a_guest_that_fills_the_disk_on_native_is_paused() {
     scenario::run(
         "a guest that fills the disk",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => is_paused_until_there_is_room(host, "native"),
-            Monitor::Qemu => is_paused_until_there_is_room(host, "qemu"),
-        },
+        |host, monitor| is_paused_until_there_is_room(host, monitor.hypervisor()),
     );
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -21,13 +21,9 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let mut standalone = Standalone::start(&host)?;
-    for claim in ["data", "fast"] {
-        let claim = format!(
-            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {claim}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 1Mi}}}}\n"
-        );
-        standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    for name in ["data", "fast"] {
+        standalone.provide(name, "1Mi")?;
     }
-    standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
     let vmi = manifest(&host, "web").replace("      interfaces:\n", &format!("{DRIVE}      interfaces:\n"));
     let vm = vm_of(&vmi, "web", "Halted");
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
@@ -75,23 +71,16 @@ fn nested_volumes_are_plugged_on_native() {
     scenario::run(
         "hotplug under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => come_and_go(host, "native"),
-            Monitor::Qemu => come_and_go(host, "qemu"),
-        },
+        |host, monitor| come_and_go(host, monitor.hypervisor()),
     );
 }
 
 /// Disks on both buses are attached, used, kept across a reboot of the guest, and detached; one of them twice.
 fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let standalone = Standalone::start_on(host, hypervisor)?;
-    for claim in ["data", "fast"] {
-        let claim = format!(
-            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {claim}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 1Mi}}}}\n"
-        );
-        standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    for name in ["data", "fast"] {
+        standalone.provide(name, "1Mi")?;
     }
-    standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
     standalone.kubectl("apply -f -", Some(&vm_of(&manifest(host, "web"), "web", "Always")))?.ok();
     standalone.becomes_ready("vm/web")?;
     let mut guest = Guest::over(standalone.console_process("web")?);
@@ -103,8 +92,7 @@ fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     has_disks(&mut guest)?;
     guest.run(&format!("for disk in $(cat /tmp/scsi) /dev/vdb; do echo {WORDS} >$disk; done; sync"), SOON)?;
     guest.run("grep -x fast /sys/block/vdb/serial", SOON)?;
-    let status = standalone.json("get vmi web")?["status"].to_string();
-    assert!(status.contains(hypervisor), "{status}");
+    standalone.runs_on("web", hypervisor)?;
 
     guest.send("reboot -f")?;
     let second = guest.ready()?;

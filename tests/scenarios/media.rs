@@ -14,13 +14,7 @@ pub(crate) const DRIVE: &str = "      - {name: cd, cdrom: {bus: scsi}}\n";
 
 /// A claim that is the medium, with its name at its begin.
 fn create(standalone: &Standalone<'_>, name: &str) -> Result<(), HostError> {
-    let claim = format!(
-        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 1Mi}}}}\n"
-    );
-    standalone.kubectl("apply -f -", Some(&claim))?.ok();
-    standalone
-        .kubectl(&format!("wait pvc {name} --for=jsonpath={{.status.phase}}=Bound --timeout=60s"), None)?
-        .ok();
+    standalone.provide(name, "1Mi")?;
     let file = standalone.file(&format!("claims/default/{name}/disk.img"));
     standalone.shell(&format!("printf {name} | dd of={file} conv=notrunc 2>&1")).map(drop)
 }

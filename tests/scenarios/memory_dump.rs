@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::SOON;
@@ -22,24 +22,18 @@ fn nested_memory_is_dumped_to_a_claim_by_native() {
     scenario::run(
         "memory dumps under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => is_dumped(host, "native"),
-            Monitor::Qemu => is_dumped(host, "qemu"),
-        },
+        |host, monitor| is_dumped(host, monitor.hypervisor()),
     );
 }
 
 fn is_dumped(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let standalone = Standalone::start_on(host, hypervisor)?;
-    for (claim, size) in [("dumps", "400Mi"), ("small", "8Mi")] {
-        let claim = format!(
-            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {claim}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: {size}}}}}\n"
-        );
-        standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    for (name, size) in [("dumps", "400Mi"), ("small", "8Mi")] {
+        standalone.provide(name, size)?;
     }
-    standalone.kubectl("wait pvc dumps small --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
     standalone.kubectl("apply -f -", Some(&vm_of(&manifest(host, "web"), "web", "Always")))?.ok();
     standalone.becomes_ready("vm/web")?;
+    standalone.runs_on("web", hypervisor)?;
     let mut guest = Guest::over(standalone.console_process("web")?);
     guest.ready()?;
     // What is typed has no 42 in it.

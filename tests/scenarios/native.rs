@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -22,10 +22,7 @@ fn nested_a_vm_on_native() {
     scenario::run(
         "a VirtualMachine under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => a_vm(host, "native"),
-            Monitor::Qemu => a_vm(host, "qemu"),
-        },
+        |host, monitor| a_vm(host, monitor.hypervisor()),
     );
 }
 
@@ -98,10 +95,7 @@ fn nested_nics_on_native() {
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").deadline(HOST)),
         |host, monitor| {
             host.shell("modprobe vhost_net").run()?.ok();
-            match monitor {
-                Monitor::Vmm => nics(host, "native"),
-                Monitor::Qemu => nics(host, "qemu"),
-            }
+            nics(host, monitor.hypervisor())
         },
     );
 }

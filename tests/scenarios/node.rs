@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{self, Guest, Monitor, Ready};
+use vireo_tests::guest::{self, Guest, Ready};
 use vireo_tests::terminal::{LEAVE, Terminal};
 use vireo_tests::{
     Host, HostBuilder, HostError, Image, Kernel, Output, Process, Status, installed, oci, programs, scenario,
@@ -63,10 +63,7 @@ fn nested_one_manifest_one_guest_on_native() {
     scenario::run(
         name,
         || Ok(host_for_a_node(scratch.path())?.memory_mib(2048)),
-        |host, monitor| match monitor {
-            Monitor::Vmm => one_guest(host, "native"),
-            Monitor::Qemu => one_guest(host, "qemu"),
-        },
+        |host, monitor| one_guest(host, monitor.hypervisor()),
     );
 }
 

@@ -33,8 +33,7 @@ fn panics(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostError
         let vmi = manifest(host, model).replace("    devices:\n", &devices);
         standalone.kubectl("apply -f -", Some(&vmi))?.ok();
         standalone.becomes_ready(&format!("vmi/{model}"))?;
-        let status = standalone.json(&format!("get vmi {model}"))?["status"].to_string();
-        assert!(status.contains(&format!("\"{runs}\"")), "not on {runs}: {status}");
+        standalone.runs_on(model, runs)?;
         let mut guest = standalone.console(model)?;
         guest.ready()?;
         guest.run(&format!("modprobe {module}"), SOON)?;

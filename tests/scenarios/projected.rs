@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -81,10 +81,7 @@ fn nested_objects_are_files_of_disks_on_native() {
     scenario::run(
         "disks with files of objects under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
-        |host, monitor| match monitor {
-            Monitor::Vmm => objects_are_files(host, "native"),
-            Monitor::Qemu => objects_are_files(host, "qemu"),
-        },
+        |host, monitor| objects_are_files(host, monitor.hypervisor()),
     );
 }
 

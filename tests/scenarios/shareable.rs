@@ -1,6 +1,6 @@
 //! A disk that two guests write to at the same time.
 
-use vireo_tests::guest::{Guest, Monitor};
+use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
@@ -21,10 +21,7 @@ fn nested_guests_write_to_one_disk_on_native() {
         "a shareable disk under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
         |host, monitor| {
-            let hypervisor = match monitor {
-                Monitor::Vmm => "native",
-                Monitor::Qemu => "qemu",
-            };
+            let hypervisor = monitor.hypervisor();
             // The host's own file system has no direct I/O, which such a disk needs.
             let disk = host.work("disk");
             let make = format!("rm -f {disk}; truncate -s 2G {disk}; mke2fs -q -t ext4 {disk}");

@@ -17,7 +17,7 @@ use crate::scenarios::node::{host_for_a_node, host_with_a_kernel, manifest};
 const BOOT: Duration = Duration::from_secs(120);
 /// In a guest: finds the disk of the claim.
 pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial | cut -d/ -f4)";
-/// The claim of the VM with a claim.
+/// The claim `data` of 1 MiB, which is that of the VM with a claim.
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 /// Where VMs have their IPv6 addresses.
 const VMS_IPV6: &str = "fd00:10:201::/64";
@@ -142,6 +142,17 @@ impl<'h> Standalone<'h> {
             Ok(last["printableStatus"] == wanted)
         });
         reached.inspect_err(|_| eprintln!("{name} as last seen: {last:#}\n{}", self.vireo.stderr()))
+    }
+
+    /// Creates a claim, and waits until it has a disk.
+    pub(crate) fn provide(&self, name: &str, size: &str) -> Result<(), HostError> {
+        let claim = CLAIM
+            .replace("name: data", &format!("name: {name}"))
+            .replace("storage: 1Mi", &format!("storage: {size}"));
+        self.kubectl("apply -f -", Some(&claim))?.ok();
+        let bound = format!("wait pvc {name} --for=jsonpath={{.status.phase}}=Bound --timeout=60s");
+        self.kubectl(&bound, None)?.ok();
+        Ok(())
     }
 
     /// Where the claim's disk is.

@@ -198,8 +198,7 @@ fn is_not_taken(standalone: &Standalone<'_>, image: &str) -> Result<(), HostErro
         fails(standalone, &format!("{bad} {file} --no-create"), said)?;
         assert_eq!(files(standalone, "bad")?, "disk.img\nimage.awaited\n", "{file}");
     }
-    let plain = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: plain}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
-    standalone.kubectl("apply -f -", Some(plain))?.ok();
+    standalone.provide("plain", "1Mi")?;
     let file = format!("--image-path {image}");
     fails(standalone, &format!("image-upload pvc plain --no-create {file}"), "storage.upload.target")?;
     fails(standalone, &format!("image-upload pvc none --no-create {file}"), "\"none\" not found")?;
