@@ -1,14 +1,16 @@
-//! A launcher that is isolated as by the node agent of a single host (`handler/src/launcher/process.rs`): a user, namespaces,
-//! a root directory, landlock rules, a cgroup and filters of its own, and files that it receives open.
+//! A launcher that the node agent's own function starts, as on a single host: with a user, namespaces, a root directory,
+//! landlock rules, a cgroup and filters of its own, and files that it receives open.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use vireo_handler::launcher::process::{self, Confinement, Start};
+use vireo_handler::network::netns;
 use vireo_proto::LAUNCHER_SOCKET;
 use vireo_proto::files::KVM;
 
@@ -17,6 +19,8 @@ use crate::Error;
 /// The user and the group of the launcher.
 const USER: u32 = 1_900_000_001;
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Of its cgroup and of its network namespace.
+const NAME: &str = "bench-launcher";
 /// What is set in a cgroup; the values are met by no start.
 const LIMITS: [(&str, &str); 3] =
     [("memory.max", "1073741824"), ("pids.max", "4096"), ("cpu.max", "400000 100000")];
@@ -36,10 +40,10 @@ pub(crate) fn sockets(directory: &Path) -> PathBuf {
     directory.join("sockets")
 }
 
-/// An isolated launcher, and its cgroup.
+/// An isolated launcher, its cgroup and its network.
 #[derive(Debug)]
 pub(crate) struct Isolated {
-    pub(crate) child: Child,
+    pid: Pid,
     cgroup: PathBuf,
 }
 
@@ -49,40 +53,39 @@ impl Isolated {
         let sockets = sockets(directory);
         fs::create_dir(&sockets)?;
         chown(&sockets, Some(USER), Some(USER))?;
-        let cgroup = Path::new(CGROUPS).join("bench-launcher");
+        let cgroup = Path::new(CGROUPS).join(NAME);
         fs::create_dir(&cgroup)?;
         for (limit, value) in LIMITS {
             fs::write(cgroup.join(limit), value)?;
         }
-        let (mut report, writer) = io::pipe()?;
-        let mut command = Command::new("/in/virt-launcher");
-        command.args(["confine", "--user", &USER.to_string(), "--directory"]).arg(directory);
-        command.arg("--sockets").arg(&sockets).args(["--", "--socket"]).arg(directory.join(LAUNCHER_SOCKET));
-        command.stdin(writer).stdout(Stdio::null());
-        // Namespaces of process IDs and of the network are those of the thread that starts it.
-        let spawn = move || {
-            unshare()?;
-            command.spawn()
-        };
-        let spawned = std::thread::spawn(spawn).join().map_err(|_| "the thread that starts it panicked")?;
-        let isolated = Self { child: spawned?, cgroup };
-        fs::write(isolated.cgroup.join("cgroup.procs"), isolated.child.id().to_string())?;
-        let mut failure = String::new();
-        report.read_to_string(&mut failure)?;
-        if failure.is_empty() { Ok(isolated) } else { Err(failure.into()) }
+        netns::create(NAME, || Ok::<_, io::Error>(()))??;
+        let pid = process::spawn(&Start {
+            program: Path::new("/in/virt-launcher"),
+            arguments: vec!["--socket".into(), directory.join(LAUNCHER_SOCKET)],
+            log: &directory.join("launcher.log"),
+            stamp: &directory.join("launcher.stamp"),
+            namespace: Some(&netns::path(NAME)),
+            cgroups: std::slice::from_ref(&cgroup),
+            oom_score_adj: Some(0),
+            confinement: Some(Confinement { user: USER, directory, sockets: &sockets, show: Vec::new() }),
+        })?;
+        Ok(Self { pid, cgroup })
     }
 
-    /// Removes what is left once the process has ended.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        fs::remove_dir(&self.cgroup)
+    /// The process ID in the host.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
     }
-}
 
-fn unshare() -> io::Result<()> {
-    // SAFETY: only UnshareFlags::FILES can make descriptors vanish from other threads; it is not given.
-    #[expect(unsafe_code, reason = "rustix marks unshare unsafe for its FILES flag")]
-    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNET) }?;
-    Ok(())
+    /// Waits until the process ends, which is killed unless it ends by itself, and removes what is left.
+    pub(crate) fn end(&self, politely: bool) -> io::Result<()> {
+        if !politely {
+            kill_process(self.pid, Signal::KILL)?;
+        }
+        waitpid(Some(self.pid), WaitOptions::empty())?;
+        fs::remove_dir(&self.cgroup)?;
+        netns::remove(NAME)
+    }
 }
 
 /// What it receives open for a start from a kernel: it sees none of these.

@@ -33,22 +33,22 @@ pub(crate) fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error
     let directory = directory.path();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
-    let run = |contender, sockets: &Path, child: &mut Child| {
-        let vm = Vm { contender, directory, sockets, pid: child.id() };
-        let result = runtime.block_on(session(plan, &vm, start));
-        end(child, result.is_ok() && plan.start.takes_leave())?;
-        result
+    let run = |sockets: &Path, pid| {
+        let vm = Vm { contender, directory, sockets, pid };
+        runtime.block_on(session(plan, &vm, start))
     };
-    match contender {
-        Contender::Isolated => {
-            let mut isolated = Isolated::spawn(directory)?;
-            let result = run(contender, &isolation::sockets(directory), &mut isolated.child);
-            isolated.remove()?;
-            result
-        }
-        Contender::Bare => run(contender, directory, &mut spawn_with(directory, &["--seccomp", "off"])?),
-        _ => run(contender, directory, &mut spawn(directory)?),
+    let ends = |result: &Result<_, _>| result.is_ok() && plan.start.takes_leave();
+    if contender == Contender::Isolated {
+        let isolated = Isolated::spawn(directory)?;
+        let result = run(&isolation::sockets(directory), isolated.pid());
+        isolated.end(ends(&result))?;
+        return result;
     }
+    let options: &[&str] = if contender == Contender::Bare { &["--seccomp", "off"] } else { &[] };
+    let mut child = spawn_with(directory, options)?;
+    let result = run(directory, child.id());
+    end(&mut child, ends(&result))?;
+    result
 }
 
 /// A launcher that was started.
