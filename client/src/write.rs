@@ -158,6 +158,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_one_conflict_is_an_object_that_exists() {
+        let error = |reason: &str| {
+            let status = json!({"status": "Failure", "code": 409, "reason": reason, "message": "m"});
+            Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        };
+        assert!(already_exists(&error("AlreadyExists")));
+        let quota = error("Conflict");
+        assert!(!already_exists(&quota) && is_conflict(&quota) && rejection(&quota).is_none());
+    }
+
+    #[test]
     fn a_difference_is_what_changed() {
         for (before, after, patch) in [
             (json!({"a": 1}), json!({"a": 1}), None),

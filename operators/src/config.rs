@@ -55,7 +55,7 @@ pub enum ReferencePolicy {
     #[default]
     Reference,
     /// While a VM has no VMI, its template gets what they add, and they are removed, unless its status or a `revisionName`
-    /// names a ControllerRevision of one. The status does from the first reconciliation under another policy on.
+    /// names a ControllerRevision of one. The status does once a reconciliation has kept them: under another policy, or while the VM had a VMI.
     Expand,
     /// The same, also where there is a ControllerRevision.
     ExpandAll,

@@ -40,7 +40,7 @@ const CHOICES: [&str; 4] = [
     "virtualmachinepreferences",
 ];
 /// What shows nothing that a guest would mind.
-const SEEN: [&str; 6] = [
+const READ_SUBRESOURCES: [&str; 6] = [
     "virtualmachineinstances/filesystemlist",
     "virtualmachineinstances/guestosinfo",
     "virtualmachineinstances/objectgraph",
@@ -64,7 +64,7 @@ const UNSERVED_UPDATES: [&str; 5] = [
     "virtualmachines/migrate",
 ];
 /// What lets one into a guest.
-const ENTERED: [&str; 5] = [
+const CONNECT_SUBRESOURCES: [&str; 5] = [
     "virtualmachineinstances/console",
     "virtualmachineinstances/portforward",
     "virtualmachineinstances/vnc",
@@ -113,7 +113,7 @@ pub(super) fn all() -> Vec<Default> {
                 rule(&READ, GROUP, &WORKLOADS),
                 rule(&READ, POOLS, &["virtualmachinepools"]),
                 rule(&READ, INSTANCETYPES, &CHOICES),
-                rule(&["get"], SUBRESOURCES, &SEEN),
+                rule(&["get"], SUBRESOURCES, &READ_SUBRESOURCES),
                 rule(&["update"], SUBRESOURCES, &["expand-vm-spec"]),
                 rule(&["get"], GROUP, &["virtualmachineinstancereplicasets/scale"]),
                 rule(&["get"], POOLS, &["virtualmachinepools/scale"]),
@@ -244,7 +244,11 @@ fn full(verbs: &[&str]) -> Vec<Value> {
         rule(verbs, GROUP, &WORKLOADS),
         rule(verbs, POOLS, &["virtualmachinepools"]),
         rule(verbs, INSTANCETYPES, &CHOICES),
-        rule(&["get"], SUBRESOURCES, &[&ENTERED[..], &SEEN, &UNSERVED_READS].concat()),
+        rule(
+            &["get"],
+            SUBRESOURCES,
+            &[&CONNECT_SUBRESOURCES[..], &READ_SUBRESOURCES, &UNSERVED_READS].concat(),
+        ),
         rule(&["update"], SUBRESOURCES, &[&UPDATE_SUBRESOURCES[..], &UNSERVED_UPDATES].concat()),
         rule(&scaled, GROUP, &["virtualmachineinstancereplicasets/scale"]),
         rule(&scaled, POOLS, &["virtualmachinepools/scale"]),

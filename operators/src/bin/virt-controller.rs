@@ -57,7 +57,7 @@ async fn control(args: Args) -> Result<(), Failure> {
     };
     let router = metrics::router(&requests, collect);
     let served = args.monitoring.serve(VIRT_CONTROLLER, router, policy.clone());
-    // Also while another one leads: its servers have settings, too.
+    // Also while it does not lead: the server of its metrics and its rate limiter have settings, too.
     let follow = config.follow(move |config| {
         policy.set(config.components.tls.clone());
         limiter.set(config.components.controller);

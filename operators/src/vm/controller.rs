@@ -138,8 +138,8 @@ impl Controller {
         Ok(instancetype::expand_with(vm, of(Choice::Instancetype), of(Choice::Preference)))
     }
 
-    /// Replaces what a VM chose by what that means, where the configuration says so and it can be expanded. Whether it was
-    /// written, which brings the VM back.
+    /// Replaces a VM's references to an instance type and a preference by the fields that they add, where the configuration
+    /// says so and it can be expanded. Whether it was written, which brings the VM back.
     async fn replace_choices(&self, vm: &VirtualMachine) -> Result<bool, ReconcileError> {
         if !instancetype::is_replaced(vm, self.config.current().reference_policy) {
             return Ok(false);

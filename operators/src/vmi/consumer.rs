@@ -20,7 +20,7 @@ pub(super) fn consumer_pod(mut pod: Pod, vmi: &VirtualMachineInstance) -> Pod {
     let short = shortened(&vmi.metadata.name);
     let identity: String = vmi.metadata.uid.chars().filter(char::is_ascii_alphanumeric).take(10).collect();
     metadata.generate_name = None;
-    metadata.name = Some(format!("{CONSUMER}-{}-{identity}", short.trim_end_matches(['.', '-'])));
+    metadata.name = Some(format!("{CONSUMER}-{}-{identity}", short));
     let labels = [(COMPONENT_LABEL, CONSUMER), (CREATED_BY_LABEL, &vmi.metadata.uid)];
     metadata.labels = Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     metadata.annotations = Some(BTreeMap::from([(PROVISIONING_ANNOTATION.to_owned(), "true".to_owned())]));

@@ -279,15 +279,19 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
     }
 }
 
-/// The name of an instance as a part of that of a Pod, which may be shorter.
+/// The name of an instance as a part of that of a Pod, which may be shorter and ends with a letter or a digit.
 pub(super) fn shortened(name: &str) -> String {
-    name.chars().take(LONGEST_NAME).collect()
+    shortened_to(LONGEST_NAME, name)
+}
+
+fn shortened_to(longest: usize, name: &str) -> String {
+    let short: String = name.chars().take(longest).collect();
+    short.trim_end_matches(['-', '.']).to_owned()
 }
 
 /// A name as the value of a label, which may be shorter.
 pub(super) fn label_value(name: &str) -> String {
-    let short: String = name.chars().take(LONGEST_LABEL).collect();
-    short.trim_end_matches(['-', '.']).to_owned()
+    shortened_to(LONGEST_LABEL, name)
 }
 
 /// A user without any privilege: the node agent opens what the launcher needs.

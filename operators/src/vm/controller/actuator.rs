@@ -176,8 +176,8 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    /// Changes the volumes and links of the template, the VMI or both: the VMI first, as a request is forgotten when the template and the
-    /// VMI show it.
+    /// Changes the volumes and links of the template, the VMI or both: the VMI first, as a request is forgotten when the
+    /// template and the VMI show it.
     async fn change_volumes(
         &self,
         targets: Targets,

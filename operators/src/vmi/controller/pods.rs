@@ -51,8 +51,10 @@ impl Controller {
         for (_, source) in claims::of(whole) {
             let name = source.name;
             let Some(claim) = claims.get_opt(name).await? else {
-                // The cache does not show yet that it is gone.
-                return Err(ReconcileError::Waits(format!("PVC {namespace}/{name} does not exist")));
+                // The cache does not show yet that it is gone, or a consumer of other claims waits for it.
+                let message = format!("PVC {namespace}/{name} does not exist");
+                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
+                return Err(ReconcileError::Waits(message));
             };
             found.insert(name.to_owned(), Claim::from(&claim));
         }

@@ -293,6 +293,14 @@ fn nodes_that_can_run_the_cpu_are_selected() {
 }
 
 #[test]
+fn the_name_of_a_pod_has_no_label_that_ends_or_begins_with_a_dash() {
+    let name = format!("{}.{}", "x".repeat(LONGEST_NAME - 1), "y".repeat(20));
+    let pod = rendered(json!({"metadata": {"name": name}}), None);
+    let expected = format!("virt-launcher-{}-", "x".repeat(LONGEST_NAME - 1));
+    assert_eq!(pod["metadata"]["generateName"], expected);
+}
+
+#[test]
 fn what_a_scheduler_needs_is_in_the_pod() {
     let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
         "nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]}}});

@@ -238,6 +238,33 @@ async fn a_pod_of_another_owner_is_not_the_consumer_of_claims() {
 }
 
 #[tokio::test]
+async fn claims_are_not_consumed_while_another_one_does_not_exist() {
+    in_process(async |cluster| {
+        with_data_volumes(cluster).await;
+        let mut spec = spec_with("disk");
+        let volume = |name: &str, of: &str| json!({"name": name, "dataVolume": {"name": of}});
+        let disk = |name: &str| json!({"name": name, "disk": {"bus": "virtio"}});
+        spec["volumes"] = json!([volume("root", "disk"), volume("more", "more")]);
+        spec["domain"]["devices"]["disks"] = json!([disk("root"), disk("more")]);
+        cluster.create(Kind::VMI, "a", json!({"spec": spec})).await;
+        for name in ["disk", "more"] {
+            cluster.create(Kind::DATA_VOLUME, name, json!({"spec": {}})).await;
+        }
+        let owner = json!([{"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk",
+            "uid": data_volume(cluster).await["metadata"]["uid"], "controller": true}]);
+        create_claim(cluster, owner).await;
+        cluster.patch_status(Kind::DATA_VOLUME, "disk", json!({"phase": "WaitForFirstConsumer"})).await;
+        let is_said = async || {
+            let vmi = serde_json::to_value(cluster.api(Kind::VMI).get("a").await.unwrap()).unwrap();
+            vmi["status"]["conditions"].to_string().contains("/more does not exist")
+        };
+        eventually("the condition names the claim", is_said).await;
+        assert_eq!(pods(cluster).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn without_cdi_the_claim_of_a_data_volume_is_enough() {
     in_process(async |cluster| {
         super::workload_update::has_default_account(cluster).await;
