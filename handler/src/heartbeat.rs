@@ -156,7 +156,7 @@ impl Heartbeat<'_> {
     }
 }
 
-/// Runs blocking work on the runtime's thread pool: the kernel takes a while to separate pages.
+/// Runs work with files of the kernel on the runtime's thread pool: they may wait for what the kernel is at.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -48,8 +48,8 @@ fn decide(now: Ksm, is_wanted: bool) -> Ksm {
 }
 
 /// Stops KSM where it is not to run. Returns how it is to run: what is [`Ksm::Ours`] is started once the object of this node says
-/// so, so that a node agent that ends in between still knows that it is its own. Returns `None` where the kernel has no KSM. Blocks
-/// for as long as the kernel takes.
+/// so, so that a node agent that ends in between still knows that it is its own. Returns `None` where the kernel has no KSM. Pages
+/// that are equal stay merged until they are written to, as with KubeVirt's node agent. Blocks.
 pub(crate) fn apply(directory: &Path, is_managed: bool, is_selected: bool) -> io::Result<Option<Ksm>> {
     let run = directory.join("run");
     let runs = match std::fs::read_to_string(&run) {

@@ -99,6 +99,11 @@ pub(super) struct Interrupt<'a> {
 }
 
 impl Interrupt<'_> {
+    /// Whether a call would be cancelled.
+    pub(super) fn is_due(&self) -> bool {
+        self.at.is_some_and(|at| Instant::now() >= at) || self.desired.has_changed().unwrap_or(false)
+    }
+
     /// Awaits the call. Returns `None` when it is cancelled.
     pub(super) async fn or<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         let at = self.at;
@@ -129,6 +134,21 @@ mod tests {
 
     fn ago(seconds: i64) -> Option<Timestamp> {
         Timestamp::from_second(NOW.as_second() - seconds).ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_and_a_deadline_interrupt_what_comes_next_too() {
+        let (desired, mut seen) = watch::channel(Desired::Nothing);
+        let at = Instant::now() + EXIT_TIMEOUT;
+        let mut interrupt = Interrupt { desired: &mut seen, at: Some(at) };
+        assert!(!interrupt.is_due());
+        desired.send(Desired::Gone(1)).unwrap();
+        assert!(interrupt.is_due() && interrupt.or(std::future::pending::<()>()).await.is_none());
+        assert!(interrupt.is_due(), "the reconcile loop has not seen it yet");
+        interrupt.desired.mark_unchanged();
+        assert!(!interrupt.is_due());
+        sleep_until(at).await;
+        assert!(interrupt.is_due());
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl VmiReconciler {
         })
     }
 
-    /// Tries every change: links first, as a volume may have to wait for the guest. Returns the first error.
+    /// Tries every change, until it is interrupted: links first, as a volume may have to wait for the guest. Returns the first
+    /// error.
     pub(super) async fn sync_devices(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         // A claim that appears from here on triggers another reconcile.
         self.claims.mark_unchanged();
@@ -75,9 +76,14 @@ impl VmiReconciler {
             true => self.set_links(&vm, interrupt).await,
             false => Ok(()),
         };
-        let volumes = self.hotplug_volumes(&vm, interrupt).await;
-        let dumped = self.dump_memory(&vm, interrupt).await;
-        first_error(first_error(links, volumes), dumped)
+        if interrupt.is_due() {
+            return links;
+        }
+        let volumes = first_error(links, self.hotplug_volumes(&vm, interrupt).await);
+        if interrupt.is_due() {
+            return volumes;
+        }
+        first_error(volumes, self.dump_memory(&vm, interrupt).await)
     }
 
     async fn set_links(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
@@ -99,6 +105,9 @@ impl VmiReconciler {
                 Change::Attach(disk) => self.hotplug(vm, disk, interrupt).await,
             };
             first = first_error(first, done);
+            if interrupt.is_due() {
+                break;
+            }
         }
         first
     }

@@ -56,7 +56,7 @@ impl VmiReconciler {
                            files in claims for that yet";
             return Err(SyncError { reason: DUMP_FAILED, message: message.to_owned() });
         }
-        let (record, claims) = (self.known()?, self.node.claims());
+        let (record, claims, link) = (self.known()?, self.node.claims(), self.link()?);
         let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
         let prefix = prefix(&self.key.name, dump.volume());
         let name = Claims::dump_name(&prefix, Timestamp::now());
@@ -75,10 +75,10 @@ impl VmiReconciler {
         let path = run_blocking(DUMP_FAILED, pass).await?;
         let file = path.to_string_lossy().into_owned();
         let request = DumpMemoryRequest { volume: dump.volume().to_owned(), file };
-        let Some(done) = interrupt.or(self.link()?.dump_memory(request)).await else { return Ok(()) };
+        let Some(done) = interrupt.or(link.dump_memory(request)).await else { return Ok(()) };
         let leftover = leftover(&done);
         let tidy = move || match leftover {
-            // The one before is replaced.
+            // The one before is replaced, as KubeVirt's launcher does, so that there is space for this one.
             Leftover::Earlier => Claims::remove_other_dumps(&path, &prefix).map_err(sync_error(DUMP_FAILED)),
             Leftover::This => std::fs::remove_file(&path).map_err(sync_error(DUMP_FAILED)),
             Leftover::None => Ok(()),

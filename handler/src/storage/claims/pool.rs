@@ -144,9 +144,23 @@ impl Claims {
         self.admit(path, bytes, |promised| self.pool(directory, promised).map_err(open))
     }
 
+    /// Promises bytes to a disk, if they fit. What does not fit takes nothing from others that ask meanwhile.
+    fn admit(
+        &self,
+        disk: &Path,
+        bytes: u64,
+        scan: impl Fn(&[Arc<Promise>]) -> Result<(Pool, Vec<Arc<Promise>>), VolumeError>,
+    ) -> Result<Reservation, VolumeError> {
+        // The lock is not held during the scan.
+        let known = self.promises.known().clone();
+        let (pool, _) = scan(&known)?;
+        self.fits(disk, &pool, bytes)?;
+        self.promise(disk, bytes, scan)
+    }
+
     /// Promises bytes to a disk before it looks whether `scan` has space beside what was promised earlier, so that two that ask
     /// at a time do not get the same bytes.
-    fn admit(
+    fn promise(
         &self,
         disk: &Path,
         bytes: u64,
@@ -216,9 +230,10 @@ impl Claims {
             for claim in directories(&namespace)? {
                 // A claim that is removed meanwhile promises nothing.
                 if let Ok(disk) = fs::symlink_metadata(claim.join(DISK)) {
-                    // The disk of a claim that is written to and dumped to takes its size, and the dump comes on top.
-                    let occupied = disk.blocks().saturating_mul(BLOCK).saturating_add(dumped(&claim));
-                    pool.add(disk.len(), occupied);
+                    pool.add(disk.len(), disk.blocks().saturating_mul(BLOCK));
+                    // It comes on top: the disk may still be written up to its size.
+                    let dump = dumped(&claim);
+                    pool.add(dump, dump);
                 }
             }
         }
@@ -346,7 +361,7 @@ mod tests {
         let claims = Claims::below(small.0.path().join("claims"), ImageReader::InProcess);
         let at = |name: &str| small.0.path().join(name);
         claims.promise_disk(&at("one"), 40 * MIB);
-        let scanned = claims.admit(&at("two"), 10 * MIB, |before| {
+        let scanned = claims.promise(&at("two"), 10 * MIB, |before| {
             // The disk was gone, and was made anew before that is noticed.
             let (pool, gone) = claims.pool(small.0.path(), before).unwrap();
             assert_eq!(gone.len(), 1);
@@ -365,11 +380,23 @@ mod tests {
         let Some(small) = small() else { return };
         let claims = Claims::below(small.0.path().join("claims"), ImageReader::InProcess);
         let at = |name: &str| small.0.path().join(name);
-        let first = claims.admit(&at("one"), 40 * MIB, |before| {
+        let first = claims.promise(&at("one"), 40 * MIB, |before| {
             assert_eq!(full(claims.admit_disk(&at("two"), 30 * MIB)), (24, 40));
             Ok(claims.pool(small.0.path(), before).unwrap())
         });
         assert!(first.is_ok(), "{first:?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_takes_nothing_from_others() {
+        let Some(small) = small() else { return };
+        let claims = Claims::below(small.0.path().join("claims"), ImageReader::InProcess);
+        let at = |name: &str| small.0.path().join(name);
+        let large = claims.admit(&at("large"), 100 * MIB, |before| {
+            drop(claims.admit_disk(&at("other"), 30 * MIB).expect("there is space"));
+            Ok(claims.pool(small.0.path(), before).unwrap())
+        });
+        assert_eq!(full(large), (64, 0));
     }
 
     #[test]
