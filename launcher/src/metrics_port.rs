@@ -17,6 +17,8 @@ use crate::lines::{Line, line};
 pub(crate) const PORT: &str = "org.github.vhostmd.1";
 /// The longest line of a request that is read.
 const MAX_LINE: usize = 1024;
+/// Empty lines before a request. More are a request that is not valid, and have a pause.
+const EMPTY_LINES: usize = 16;
 /// How long after an answer the next request is read.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a document is read that is being written, and how soon again.
@@ -45,14 +47,20 @@ pub(crate) async fn serve(port: impl AsyncRead + AsyncWrite, metrics: File) {
 }
 
 /// Reads a request; whether it is one for the document. `first` is its first line where that was read already: in place of the
-/// empty line at the end of the request before.
+/// empty line at the end of the request before. One without text is none.
 async fn request(from: &mut (impl AsyncBufRead + Unpin), first: &mut Option<Line>) -> io::Result<bool> {
     let mut asks = match first.take() {
         Some(asks) => asks,
         None => line(from, MAX_LINE).await?,
     };
-    while is(&asks, b"") {
+    for _ in 0..EMPTY_LINES {
+        if !is(&asks, b"") {
+            break;
+        }
         asks = line(from, MAX_LINE).await?;
+    }
+    if is(&asks, b"") {
+        return Ok(false);
     }
     let end = line(from, MAX_LINE).await?;
     let is_whole = is(&end, b"");
@@ -112,6 +120,7 @@ mod tests {
             assert_eq!(asked(whole(), &format!("{lost}{GET}")).await, format!("{INVALID}ab\n\n"));
         }
         assert_eq!(asked(whole(), &format!("\n\n\n{GET}")).await, "ab\n\n");
+        assert_eq!(asked(whole(), &"\n".repeat(2 * EMPTY_LINES + 2)).await, INVALID.repeat(2));
         let long = asked(whole(), &format!("GET /{}\n{GET}", "x".repeat(5000))).await;
         let invalid = long.strip_suffix("ab\n\n").expect("the document");
         assert!(!invalid.is_empty() && invalid.replace(INVALID, "").is_empty(), "{invalid}");

@@ -93,6 +93,7 @@ impl Volumes {
                 Some(slot) = released.recv() => self.released(slot).await,
                 Some(request) = requests.recv(), if self.waiting.is_none() => self.begin(request).await,
                 () = reached(deadline) => self.overdue(),
+                () = self.media.ejected() => self.publish(),
                 changed = current.changed() => if changed.is_err() {
                     // Those of the last guest have workers that may take their time to end.
                     let slots = self.slots.clone();

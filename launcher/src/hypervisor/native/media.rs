@@ -1,9 +1,13 @@
 //! Media of CD-ROM drives, which are inserted and ejected while the VM runs.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
+use tracing::{debug, error};
 use vireo_proto::launcher::{Fault, PluggedVolume};
 use vireo_vmconfig::{CacheMode, DiskSource};
 use vireo_vmm::config::{CdDrive, MediumLocked, VmConfig};
@@ -80,6 +84,25 @@ impl Media {
         Ok(())
     }
 
+    /// Waits for the end of an eject for which its caller has not waited.
+    pub(super) async fn ejected(&mut self) {
+        poll_fn(|context| {
+            for drive in &mut self.drives {
+                let Some(task) = &mut drive.ejecting else { continue };
+                let Poll::Ready(ejected) = Pin::new(task).poll(context) else { continue };
+                drive.ejecting = None;
+                match ejected {
+                    Ok(Ok(())) => drive.volume = None,
+                    Ok(Err(MediumLocked)) => debug!(drive = drive.name, "the guest has locked the drive"),
+                    Err(error) => error!(drive = drive.name, %error, "an eject broke off"),
+                }
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Takes the medium out of a drive, unless the guest has locked it.
     pub(super) async fn eject(&mut self, name: &str) -> Result<(), Fault> {
         let found = self.drives.iter_mut().find(|drive| drive.name == name && drive.volume.is_some());
@@ -113,6 +136,7 @@ impl Drive {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::time::Duration;
 
     use vireo_vmconfig::{DiskBus, DiskDevice};
 
@@ -164,5 +188,22 @@ mod tests {
             assert_eq!(names(&media), ["one sr-one"]);
             assert!(media.has("one") && !media.has("two"));
         }
+    }
+
+    #[tokio::test]
+    async fn an_eject_that_takes_long_is_noticed_at_its_end() {
+        let (answer, answered) = tokio::sync::oneshot::channel::<()>();
+        let drive = Drive {
+            name: "one".to_owned(),
+            target: "sr0".to_owned(),
+            drive: Arc::default(),
+            volume: Some(PluggedVolume::default()),
+            ejecting: Some(tokio::spawn(async { answered.await.map_err(|_| MediumLocked) })),
+        };
+        let mut media = Media { drives: vec![drive] };
+        assert!(timeout(Duration::from_millis(1), media.ejected()).await.is_err() && media.has("one"));
+        answer.send(()).unwrap();
+        media.ejected().await;
+        assert!(!media.has("one"));
     }
 }
