@@ -70,7 +70,7 @@ impl Contender {
         };
         let line = format!("{fixed} {memory} {started}");
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        if plan.start.takes_leave() {
+        if plan.start.shuts_down() {
             words.push(plan.command_line.clone());
         }
         Some(words)

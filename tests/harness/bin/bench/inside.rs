@@ -81,7 +81,7 @@ impl Plan {
 /// Runs the iterations, after one that only warms the host's caches; a sample a line on standard output.
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     if plan.contenders.contains(&Contender::Isolated) {
-        if !plan.start.takes_leave() {
+        if !plan.start.shuts_down() {
             return Err("isolated is measured with kernels alone: --start cloud or full".into());
         }
         isolation::prepare()?;
@@ -125,19 +125,19 @@ fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
             _ => Ram::Ours,
         };
         let kib = memory::beside(child.id(), ram)?;
-        if plan.start.takes_leave() {
+        if plan.start.shuts_down() {
             let mut input = child.stdin.take().ok_or("no standard input")?;
             input.write_all(b"\n")?;
         }
         Ok(Sample { contender, millis: elapsed.as_secs_f64() * 1e3, kib })
     });
-    end(&mut child, result.is_ok() && plan.start.takes_leave())?;
+    end(&mut child, result.is_err() || !plan.start.shuts_down())?;
     result
 }
 
 /// Waits for a guest to power off, or kills it.
-pub(crate) fn end(child: &mut Child, politely: bool) -> Result<(), Error> {
-    if !politely {
+pub(crate) fn end(child: &mut Child, kill: bool) -> Result<(), Error> {
+    if kill {
         child.kill()?;
     }
     child.wait()?;

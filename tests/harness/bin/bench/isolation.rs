@@ -59,7 +59,7 @@ impl Isolated {
             fs::write(cgroup.join(limit), value)?;
         }
         netns::create(NAME, || Ok::<_, io::Error>(()))??;
-        let pid = process::spawn(&Start {
+        let spawned = process::spawn(&Start {
             program: Path::new("/in/virt-launcher"),
             arguments: vec!["--socket".into(), directory.join(LAUNCHER_SOCKET)],
             log: &directory.join("launcher.log"),
@@ -68,6 +68,10 @@ impl Isolated {
             cgroups: std::slice::from_ref(&cgroup),
             oom_score_adj: Some(0),
             confinement: Some(Confinement { user: USER, directory, sockets: &sockets, show: Vec::new() }),
+        });
+        let pid = spawned.inspect_err(|_| {
+            // The next round would fail for these. The error is reported, and not those of tidying up.
+            let _ = (fs::remove_dir(&cgroup), netns::remove(NAME));
         })?;
         Ok(Self { pid, cgroup })
     }
@@ -77,9 +81,9 @@ impl Isolated {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits until the process ends, which is killed unless it ends by itself, and removes what is left.
-    pub(crate) fn end(&self, politely: bool) -> io::Result<()> {
-        if !politely {
+    /// Waits until the process ends, by itself or killed, and removes what is left.
+    pub(crate) fn end(&self, kill: bool) -> io::Result<()> {
+        if kill {
             kill_process(self.pid, Signal::KILL)?;
         }
         waitpid(Some(self.pid), WaitOptions::empty())?;

@@ -37,18 +37,22 @@ pub(crate) fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error
         let vm = Vm { contender, directory, sockets, pid };
         runtime.block_on(session(plan, &vm, start))
     };
-    let ends = |result: &Result<_, _>| result.is_ok() && plan.start.takes_leave();
+    let kill = |result: &Result<_, _>| result.is_err() || !plan.start.shuts_down();
     if contender == Contender::Isolated {
         let isolated = Isolated::spawn(directory)?;
         let result = run(&isolation::sockets(directory), isolated.pid());
-        isolated.end(ends(&result))?;
-        return result;
+        let ended = isolated.end(kill(&result));
+        let sample = result?;
+        ended?;
+        return Ok(sample);
     }
     let options: &[&str] = if contender == Contender::Bare { &["--seccomp", "off"] } else { &[] };
     let mut child = spawn_with(directory, options)?;
     let result = run(directory, child.id());
-    end(&mut child, ends(&result))?;
-    result
+    let ended = end(&mut child, kill(&result));
+    let sample = result?;
+    ended?;
+    Ok(sample)
 }
 
 /// A launcher that was started.
@@ -117,7 +121,7 @@ async fn session(plan: &Plan, vm: &Vm<'_>, start: Instant) -> Result<Sample, Err
     let elapsed = waiting.await??;
     let kib = memory::beside(vm.pid, Ram::Ours)?;
     let sample = Sample { contender: vm.contender, millis: elapsed.as_secs_f64() * 1e3, kib };
-    if !plan.start.takes_leave() {
+    if !plan.start.shuts_down() {
         return Ok(sample);
     }
     (&console).write_all(b"\n")?;
@@ -153,7 +157,7 @@ fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
         }
     };
     let source = disk_source::Source::Raw(disk_source::Raw { path: DISK.into() });
-    let disks = if plan.start.takes_leave() { Vec::new() } else { vec![disk(source)] };
+    let disks = if plan.start.shuts_down() { Vec::new() } else { vec![disk(source)] };
     request_for(boot, plan.memory_mib, disks, directory)
 }
 

@@ -55,7 +55,7 @@ impl Start {
     }
 
     /// Whether the guest powers off when it is given a line; else it is killed.
-    pub(crate) fn takes_leave(self) -> bool {
+    pub(crate) fn shuts_down(self) -> bool {
         matches!(self, Self::Kernel { .. })
     }
 
