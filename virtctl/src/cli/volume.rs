@@ -5,7 +5,7 @@ pub(crate) struct Plugged {
     /// Name of the virtual machine, or of an instance without an owning virtual machine
     #[arg(value_name = "VM")]
     pub(crate) vmi: String,
-    /// Name of the volume; to add, that of its DataVolume or PersistentVolumeClaim
+    /// Name of the DataVolume or the PersistentVolumeClaim; to remove, that of the disk if it has another
     #[arg(long, value_name = "NAME")]
     pub(crate) volume_name: String,
     /// Has no effect: the virtual machine is changed wherever there is one

@@ -46,13 +46,13 @@ async fn an_instance_without_a_vm_is_changed_itself() {
 }
 
 #[tokio::test]
-async fn who_may_not_see_the_vm_changes_nothing() {
+async fn a_vm_that_is_forbidden_is_an_error() {
     let forbidden = || status(403, "you may not");
     let remove = ["removevolume", "web", "--volume-name=data"];
     let (requests, code, printed) = virtctl(&remove, &[forbidden()]).await;
     assert!(code == Some(1) && printed.contains("you may not"), "{printed}");
     assert_eq!(lines(&requests), [format!("GET {VM}")]);
-    // Of a DataVolume it can be a claim all the same.
+    // A user who may not read DataVolumes can still add a claim.
     let add = ["addvolume", "web", "--volume-name=data"];
     let (requests, code, _) = virtctl(&add, &[forbidden(), absent()]).await;
     assert_eq!((code, lines(&requests)), (Some(1), vec![DATA_VOLUME, CLAIM]));
