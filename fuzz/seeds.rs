@@ -1,12 +1,23 @@
 //! Writes inputs to begin with: `seeds DIRECTORY`, below which each target has a directory.
+#![no_main]
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
+// A fuzz target that ends before it begins: what is built for coverage needs libFuzzer, which has the `main`.
+libfuzzer_sys::fuzz_target!(
+    init: write_and_exit(),
+    |_script: &[u8]| {}
+);
+
+fn write_and_exit() {
+    std::process::exit(write())
+}
+
+/// The exit code.
+fn write() -> i32 {
     let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
         eprintln!("usage: seeds DIRECTORY");
-        return ExitCode::from(2);
+        return 2;
     };
     let seeds = [
         vireo_vmm::fuzzing::seeds(),
@@ -22,8 +33,8 @@ fn main() -> ExitCode {
             .and_then(|()| std::fs::write(directory.join(format!("seed-{number}")), seed));
         if let Err(error) = written {
             eprintln!("seeds: {}: {error}", directory.display());
-            return ExitCode::FAILURE;
+            return 1;
         }
     }
-    ExitCode::SUCCESS
+    0
 }
