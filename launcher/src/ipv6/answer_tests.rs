@@ -117,6 +117,18 @@ fn a_second_association_gets_no_address() {
 }
 
 #[test]
+fn the_longest_answer_fits_into_a_packet_of_every_link() {
+    let addresses: Vec<String> = (1..=8).map(|number| format!("2001:db8::{number}")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let associations: Vec<Vec<u8>> = (1..=20).map(|id| association(id, &addresses)).collect();
+    let mut options = vec![(CLIENT_ID, &[1; 130][..])];
+    options.extend(associations.iter().map(|one| (IA_NA, &one[..])));
+    let answer = answer(&request(SOLICIT, &options), &lease()).expect("an answer");
+    // 1,280 bytes less the headers of IPv6 and UDP.
+    assert!((700..=1280 - 48).contains(&answer.len()), "{} bytes", answer.len());
+}
+
+#[test]
 fn addresses_of_this_link_are_confirmed() {
     for (addresses, code) in [
         (&["fd10:0:2::2"][..], Some(SUCCESS)),

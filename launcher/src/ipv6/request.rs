@@ -19,8 +19,10 @@ pub(super) const RAPID_COMMIT: u16 = 14;
 
 /// The longest identifier: a type and 128 bytes (RFC 8415, section 11.1).
 const LONGEST_ID: usize = 130;
-/// More associations and addresses than any client has.
-const MOST: usize = 8;
+/// More associations, and addresses in all of them, than any client has. An answer with all fits into the smallest packet that
+/// each link carries (RFC 8200, section 5).
+const MOST_ASSOCIATIONS: usize = 8;
+const MOST_ADDRESSES: usize = 16;
 /// Type and transaction.
 const HEADER: usize = 4;
 /// What precedes the options of an association: IAID, T1 and T2.
@@ -95,7 +97,10 @@ impl Request {
                 CLIENT_ID => request.client = Some(id(value)?),
                 SERVER_ID => request.server = Some(id(value)?),
                 RAPID_COMMIT => request.rapid_commit = true,
-                IA_NA if request.associations.len() < MOST => request.associations.push(association(value)?),
+                IA_NA if request.associations.len() < MOST_ASSOCIATIONS => {
+                    let addresses = request.associations.iter().map(|one| one.addresses.len()).sum();
+                    request.associations.push(association(value, MOST_ADDRESSES.saturating_sub(addresses))?);
+                }
                 _ => {}
             }
         }
@@ -107,11 +112,12 @@ fn id(value: &[u8]) -> Option<Vec<u8>> {
     (3..=LONGEST_ID).contains(&value.len()).then(|| value.to_vec())
 }
 
-fn association(value: &[u8]) -> Option<Association> {
+/// Reads an association with at most so many addresses.
+fn association(value: &[u8], most: usize) -> Option<Association> {
     let id = *value.first_chunk()?;
     let addresses = options(value.get(IA_HEADER..)?).filter(|(code, _)| *code == IA_ADDRESS);
     let address = |(_, value): (u16, &[u8])| value.first_chunk::<16>().copied().map(Ipv6Addr::from);
-    Some(Association { id, addresses: addresses.filter_map(address).take(MOST).collect() })
+    Some(Association { id, addresses: addresses.filter_map(address).take(most).collect() })
 }
 
 /// The options of a message, as far as they make sense.
