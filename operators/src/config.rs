@@ -54,8 +54,8 @@ pub enum ReferencePolicy {
     /// They stay.
     #[default]
     Reference,
-    /// While a VM has no VMI, its template gets what they add, and they are removed, unless its status or a `revisionName`
-    /// names a ControllerRevision of one. The status does once a reconciliation has kept them: under another policy, or while the VM had a VMI.
+    /// While a VM has no VMI, its template gets what they add, and they are removed, as
+    /// [`is_replaced`](crate::instancetype::is_replaced) decides.
     Expand,
     /// The same, also where there is a ControllerRevision.
     ExpandAll,

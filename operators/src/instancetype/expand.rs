@@ -13,7 +13,8 @@ pub type Expanded = Result<Option<VirtualMachineInstanceTemplateSpec>, Vec<Probl
 
 /// Whether the references of a VM without a VMI are replaced in its template by what they add. With
 /// [`ReferencePolicy::Expand`], they stay where the status or a `revisionName` names a ControllerRevision of one: the status
-/// does once the VM was reconciled without that: under another policy, or while it had a VMI.
+/// does once both are found and the VM was reconciled without that: under another policy, while it had a VMI, or where the API
+/// server refused it.
 pub fn is_replaced(vm: &VirtualMachine, policy: ReferencePolicy) -> bool {
     let chosen = Choice::ALL.into_iter().filter_map(|choice| choice.matcher(&vm.spec));
     let is_recorded = vm.status.instancetype_ref.is_some()

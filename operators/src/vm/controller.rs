@@ -127,13 +127,14 @@ impl Controller {
                             }
                         }
                     }
-                    chosen.record(vm);
                     found.push(chosen);
                 }
                 Ok(None) => instancetype::clear(vm, choice),
                 Err(problem) => return Ok(Err(vec![problem])),
             }
         }
+        // A recorded reference is not replaced any more: not before the other one is found, too.
+        found.iter().for_each(|chosen| chosen.record(vm));
         let of = |choice| found.iter().find(|chosen| chosen.choice() == choice);
         Ok(instancetype::expand_with(vm, of(Choice::Instancetype), of(Choice::Preference)))
     }

@@ -32,6 +32,31 @@ async fn references_to_instance_types_are_expanded() {
 }
 
 #[tokio::test]
+async fn references_are_expanded_once_both_are_found() {
+    on_a_server(async |cluster| {
+        let spec = json!({"cpu": {"guest": 2}, "memory": {"guest": "96Mi"}});
+        cluster.create(Kind::INSTANCETYPE, "small", json!({ "spec": spec })).await;
+        let instancetype = json!({"name": "small", "kind": "VirtualMachineInstancetype"});
+        let preference = json!({"name": "linux", "kind": "VirtualMachinePreference"});
+        let template = json!({"spec": {"domain": {"devices": {}}}});
+        let vm = json!({"runStrategy": "Halted", "instancetype": instancetype, "preference": preference,
+            "template": template});
+        cluster.create(Kind::PREFERENCE, "linux", json!({"spec": {}})).await;
+        cluster.create(Kind::VM, "web", json!({ "spec": vm })).await;
+        cluster.delete(Kind::PREFERENCE, "linux").await;
+        let policy = json!({"instancetype": {"referencePolicy": "expand"}});
+        cluster.start_controllers_with(crate::tests::launcher(), policy);
+        let is_decided = || cluster.object(Kind::VM, "web")["status"]["printableStatus"] == "Stopped";
+        cluster.until("it is decided without the preference", is_decided).await;
+        assert_eq!(cluster.object(Kind::VM, "web")["status"].get("instancetypeRef"), None);
+        cluster.create(Kind::PREFERENCE, "linux", json!({"spec": {}})).await;
+        let is_expanded = || cluster.object(Kind::VM, "web")["spec"].get("instancetype").is_none();
+        cluster.until("it is expanded", is_expanded).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn launchers_of_some_namespaces_have_cpu_limits() {
     in_process(async |cluster| {
         super::workload_update::has_default_account(cluster).await;
