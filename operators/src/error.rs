@@ -3,8 +3,8 @@ use thiserror::Error;
 /// Why an object is reconciled again.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
-    /// An instance cannot be created.
-    #[error("the API server refuses the virtual machine instance: {0}")]
+    /// The API server refuses an object that is needed.
+    #[error("the API server refuses an object: {0}")]
     Refused(String),
     /// Something that it needs does not exist yet.
     #[error("{0}")]

@@ -128,7 +128,7 @@ mod tests {
 
     fn decided_after(
         status: Value,
-        failure: Option<(&str, &str)>,
+        failure: Option<&str>,
         started_by: StartedBy,
         wait: Option<&Wait>,
         consumers: &[LauncherPod],
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn why_it_cannot_be_created_is_reported() {
-        let exists = ("FailedCreate", "pods \"c\" already exists");
+        let exists = "Pod n/c is not of this VMI, waiting for it to be deleted";
         for (wait, failure, expected) in [
             (Wait::Consumer("a".to_owned()), Some(exists), Some("FailedCreate")),
             (Wait::Consumer("a".to_owned()), None, Some("PvcNotBound")),

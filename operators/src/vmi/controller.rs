@@ -30,8 +30,8 @@ const COMPONENT: &str = "virtualmachine-controller";
 /// How many instances are reconciled at a time.
 const WORKERS: usize = 8;
 
-/// Why the Pod of an instance could not be created: the reason of a condition, and the same for people.
-type Refused = HashMap<ObjectKey, (&'static str, String)>;
+/// Why the Pod of an instance is not created, of which no cache tells.
+type Failures = HashMap<ObjectKey, String>;
 
 /// The controller.
 pub struct Controller {
@@ -52,7 +52,7 @@ pub struct Controller {
     image_volumes: Option<ImageVolumes>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
-    refused: Arc<Mutex<Refused>>,
+    failures: Arc<Mutex<Failures>>,
 }
 
 impl std::fmt::Debug for Controller {
@@ -81,7 +81,7 @@ impl Controller {
         let (pods, consumers) = (pods_of(LAUNCHER), pods_of(CONSUMER));
         let changed = Arc::clone(&queue);
         vmis.on_change(move |vmi| changed.add(vmi.key.clone()));
-        let refused: Arc<Mutex<Refused>> = Arc::default();
+        let failures: Arc<Mutex<Failures>> = Arc::default();
         let storage = StorageCache::new(&client);
         let waiting: Arc<Mutex<HashSet<ObjectKey>>> = Arc::default();
         let wake = {
@@ -114,7 +114,7 @@ impl Controller {
             image_volumes,
             recorder,
             queue,
-            refused,
+            failures,
         }
     }
 
@@ -165,8 +165,8 @@ impl Controller {
         tokio::join!(self.pods.run(), self.consumers.run(), self.storage.run(), image_volumes, control);
     }
 
-    fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an instance waits for before it gets a Pod. Changes of that reconcile it again.
@@ -229,7 +229,7 @@ impl Reconcile for Controller {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let Some(vmi) = self.vmis.get(key) else {
-            self.refused().remove(key);
+            self.failures().remove(key);
             self.waiting().remove(key);
             return Ok(None);
         };
@@ -238,14 +238,14 @@ impl Reconcile for Controller {
         let consumers = self.consumers.owned_by(&vmi.uid);
         let own = consumers.iter().filter(|pod| pod.key.namespace == key.namespace);
         let consumers: Vec<&LauncherPod> = own.map(|pod| &pod.value).collect();
-        let failure = self.refused().get(key).cloned();
+        let failure = self.failures().get(key).cloned();
         let wait = self.wait(&vmi, key);
         let now = Timestamp::now();
         let decision = decide(&Observed {
             vmi: &vmi,
             pods: &pods,
             consumers: &consumers,
-            failure: failure.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+            failure: failure.as_deref(),
             wait: wait.as_ref(),
             launcher: &self.launcher,
             is_node_unresponsive: self.is_node_unresponsive(&vmi, now),
@@ -271,8 +271,8 @@ impl Reconcile for Controller {
         for step in &decision.steps {
             match step {
                 Step::CreatePod(node) => {
-                    let known = failure.as_ref().map(|(_, why)| why.as_str());
-                    requeue = self.start(&api, &vmi, Purpose::Launch(node.as_deref()), known).await?;
+                    requeue =
+                        self.start(&api, &vmi, Purpose::Launch(node.as_deref()), failure.as_deref()).await?;
                 }
                 Step::HandOver(node) => {
                     shown = label(&api, version, NODE_LABEL, json!(node)).await?.max(shown);
@@ -282,8 +282,7 @@ impl Reconcile for Controller {
                     shown = label(&api, version, OUTDATED_LABEL, value).await?.max(shown);
                 }
                 Step::CreateConsumer => {
-                    let known = failure.as_ref().map(|(_, why)| why.as_str());
-                    requeue = self.start(&api, &vmi, Purpose::Consume, known).await?;
+                    requeue = self.start(&api, &vmi, Purpose::Consume, failure.as_deref()).await?;
                 }
                 Step::DeletePod(uid) => self.delete_pod(&self.pods, &pods, uid).await?,
                 Step::DeleteConsumer(uid) => self.delete_pod(&self.consumers, &consumers, uid).await?,

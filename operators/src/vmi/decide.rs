@@ -21,6 +21,9 @@ const READY: &str = "Ready";
 /// The reason of an instance that was on a node that is not heard of; KubeVirt's.
 const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
 
+/// The reason of an instance whose Pod cannot be created; KubeVirt's.
+const NO_POD: &str = "FailedCreate";
+
 /// What is observed of an instance.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
@@ -30,8 +33,8 @@ pub struct Observed<'a> {
     pub pods: &'a [&'a LauncherPod],
     /// The Pods that are the first consumers of its claims.
     pub consumers: &'a [&'a LauncherPod],
-    /// Why its Pod could not be created: the reason of a condition, and the same for people.
-    pub failure: Option<(&'a str, &'a str)>,
+    /// Why its Pod is not created, of which nothing else here tells.
+    pub failure: Option<&'a str>,
     /// What it waits for before it gets a Pod.
     pub wait: Option<&'a Wait>,
     /// What launchers have in common.
@@ -204,11 +207,12 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     let Some(pod) = current else {
         let failed = observed.wait.and_then(Wait::failure);
         let filling = observed.wait.and_then(Wait::filling).map(|why| (NOT_ALL_READY, why));
+        let failure = observed.failure.map(|why| (NO_POD, why));
         let failed = match observed.wait {
-            Some(Wait::Consumer(_)) => observed.failure.or(failed),
+            Some(Wait::Consumer(_)) => failure.or(failed),
             // No Pod is created meanwhile, so that an earlier failure says nothing.
             Some(_) => failed,
-            None => observed.failure,
+            None => failure,
         };
         set_false(&mut status.conditions, SYNCHRONIZED, failed, observed.now);
         set_false(&mut status.conditions, DATA_VOLUMES_READY, filling, observed.now);

@@ -30,7 +30,7 @@ pub(super) fn node_selector(
     ]);
     selector.extend(config.node_selectors.clone());
     selector.extend(spec.node_selector.clone());
-    if super::template::has_dedicated_cpus(vmi) {
+    if super::resources::has_dedicated_cpus(vmi) {
         selector.insert(CPU_MANAGER_LABEL.to_owned(), "true".to_owned());
     }
     let Some(cpu) = spec.domain.cpu.as_deref() else { return selector };

@@ -47,7 +47,7 @@ impl Requests {
         let overcommits = resources.overcommit_guest_overhead == Some(true);
         let overhead = if overcommits { 0 } else { overhead(vmi, native, config) };
         let cpu = domain.cpu.as_deref();
-        let dedicated = cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true));
+        let dedicated = has_dedicated_cpus(vmi);
         let isolated = dedicated && cpu.is_some_and(|cpu| cpu.isolate_emulator_thread == Some(true));
         let all = vcpus(cpu).saturating_add(u64::from(isolated)).saturating_mul(DEDICATED);
         let share = if dedicated { all } else { all.div_ceil(config.cpu_allocation_ratio.max(1)) };
@@ -60,6 +60,11 @@ impl Requests {
             cpu: requested.map_or(share, MilliCpus::get),
         }
     }
+}
+
+/// Whether an instance has CPUs of its node for itself.
+pub(super) fn has_dedicated_cpus(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true))
 }
 
 fn vcpus(cpu: Option<&Cpu>) -> u64 {
@@ -78,11 +83,10 @@ fn percent(memory: u64, percent: u64) -> u64 {
 /// has CPUs for itself, or limits them by itself.
 pub(super) fn cpu_limit(vmi: &VirtualMachineInstance, requests: &Requests) -> Option<u64> {
     let domain = &vmi.spec.domain;
-    let cpu = domain.cpu.as_deref();
-    let is_dedicated = cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true));
     let is_limited = domain.resources.limits.contains_key("cpu");
+    let vcpus = || vcpus(domain.cpu.as_deref()).saturating_mul(DEDICATED);
     // A request above its limit is refused.
-    (!is_dedicated && !is_limited).then(|| vcpus(cpu).saturating_mul(DEDICATED).max(requests.cpu))
+    (!has_dedicated_cpus(vmi) && !is_limited).then(|| vcpus().max(requests.cpu))
 }
 
 /// How many devices of each resource of nodes an instance requests.

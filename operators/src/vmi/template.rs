@@ -22,7 +22,7 @@ use vireo_client::program::log_level;
 use super::claims::Claims;
 use super::images::ImageDelivery;
 use super::nodes;
-use super::resources::{Requests, host_devices};
+use super::resources::{Requests, has_dedicated_cpus, host_devices};
 use super::volumes::{empty_dir, mount};
 use crate::config::ClusterConfig;
 
@@ -76,8 +76,8 @@ pub struct PodInputs<'a> {
     pub claims: &'a Claims,
     /// How the kubelet delivers the files of images.
     pub images: ImageDelivery,
-    /// The limit of the launcher's CPU, in thousandths.
-    pub cpu_limit: Option<u64>,
+    /// Whether launchers of the instance's namespace have a limit of their CPU.
+    pub limits_cpu: bool,
 }
 
 /// The launcher Pod of an instance.
@@ -90,7 +90,7 @@ pub fn launcher_pod(
     config: &ClusterConfig,
     inputs: PodInputs<'_>,
 ) -> Result<Pod, serde_json::Error> {
-    let PodInputs { node, claims, images, cpu_limit } = inputs;
+    let PodInputs { node, claims, images, limits_cpu } = inputs;
     let spec = &vmi.spec;
     let requests = Requests::of(vmi, launcher.native, config);
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -117,7 +117,7 @@ pub fn launcher_pod(
         command: Some(command),
         volume_mounts: by_kubelet.then(mounts),
         security_context: by_kubelet.then(unprivileged),
-        resources: Some(resources(vmi, &requests, cpu_limit, by_kubelet, config)),
+        resources: Some(resources(vmi, &requests, limits_cpu, by_kubelet, config)),
         ..Container::default()
     };
     let mut pod = Pod {
@@ -163,11 +163,6 @@ pub fn launcher_pod(
     Ok(pod)
 }
 
-/// Whether an instance has CPUs of its node for itself.
-pub(super) fn has_dedicated_cpus(vmi: &VirtualMachineInstance) -> bool {
-    vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true))
-}
-
 /// Sets the SELinux type and the seccomp profile that are configured, in place of the container runtime's.
 fn confine(spec: &mut PodSpec, config: &ClusterConfig) {
     if let Some(name) = &config.selinux_type {
@@ -206,11 +201,12 @@ fn guarantee(pod: &mut Pod) {
 fn resources(
     vmi: &VirtualMachineInstance,
     requests: &Requests,
-    cpu_limit: Option<u64>,
+    limits_cpu: bool,
     by_kubelet: bool,
     config: &ClusterConfig,
 ) -> ResourceRequirements {
     let pages = requests.huge_pages;
+    let cpu_limit = limits_cpu.then(|| super::resources::cpu_limit(vmi, requests)).flatten();
     let mut requests = BTreeMap::from([
         ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
         ("memory".to_owned(), Quantity(requests.memory.to_string())),

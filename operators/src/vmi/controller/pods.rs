@@ -13,7 +13,6 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::consumer::consumer_pod;
 use super::super::image_volumes::ImageVolumes;
-use super::super::resources::{self, Requests};
 use super::super::{
     Claim, Claims, ImageDelivery, LauncherPod, PodInputs, StartedBy, claims, launcher_pod, networks, state,
 };
@@ -21,8 +20,6 @@ use super::Controller;
 use crate::ReconcileError;
 use crate::config::ClusterConfig;
 
-/// The reason of a network that does not exist, and of Pods that cannot be created.
-const NO_POD: &str = "FailedCreate";
 /// How soon it is looked again for something that an instance waits for.
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -53,8 +50,7 @@ impl Controller {
             let Some(claim) = claims.get_opt(name).await? else {
                 // The cache does not show yet that it is gone, or a consumer of other claims waits for it.
                 let message = format!("PVC {namespace}/{name} does not exist");
-                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
-                return Err(ReconcileError::Waits(message));
+                return Err(self.waits(vmi, message));
             };
             found.insert(name.to_owned(), Claim::from(&claim));
         }
@@ -88,8 +84,7 @@ impl Controller {
                         Kind::NETWORK.kind
                     ),
                 };
-                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
-                return Err(ReconcileError::Waits(message));
+                return Err(self.waits(vmi, message));
             };
             let resource = definition.annotations().get(networks::RESOURCE_ANNOTATION).cloned();
             found.insert(key, resource.filter(|resource| !resource.is_empty()));
@@ -120,17 +115,11 @@ impl Controller {
         Ok(None)
     }
 
-    /// The limit of the CPU of an instance's launcher, where its namespace is selected for limits.
-    async fn cpu_limit(
-        &self,
-        whole: &VirtualMachineInstance,
-        config: &ClusterConfig,
-    ) -> Result<Option<u64>, kube::Error> {
-        let Some(selector) = &config.auto_cpu_limit else { return Ok(None) };
-        let requests = Requests::of(whole, self.launcher.native, config);
-        let Some(limit) = resources::cpu_limit(whole, &requests) else { return Ok(None) };
-        let namespace = Kind::NAMESPACE.all(&self.client).get(&whole.metadata.namespace).await?;
-        Ok(selector.chooses(&namespace.metadata.labels.unwrap_or_default()).then_some(limit))
+    /// Whether the launchers of an instance's namespace are to have limits of their CPU.
+    async fn limits_cpu(&self, namespace: &str, config: &ClusterConfig) -> Result<bool, kube::Error> {
+        let Some(selector) = &config.auto_cpu_limit else { return Ok(false) };
+        let namespace = Kind::NAMESPACE.all(&self.client).get(namespace).await?;
+        Ok(selector.chooses(&namespace.metadata.labels.unwrap_or_default()))
     }
 
     async fn create_pod(
@@ -150,8 +139,8 @@ impl Controller {
         let networks = self.networks(vmi, &whole).await?;
         let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
         let config = self.config.current();
-        let cpu_limit = self.cpu_limit(&whole, &config).await?;
-        let inputs = PodInputs { node, claims: &claims, images, cpu_limit };
+        let limits_cpu = self.limits_cpu(&vmi.key.namespace, &config).await?;
+        let inputs = PodInputs { node, claims: &claims, images, limits_cpu };
         let mut pod = launcher_pod(&whole, &self.launcher, &config, inputs)?;
         networks::add(&mut pod, &whole, &networks);
         if let Some(claim) = self.state(vmi, &whole).await? {
@@ -166,35 +155,45 @@ impl Controller {
             Ok(pod) => {
                 let text = format!("Created virtual machine pod {}", pod.name_any());
                 self.recorder.publish(regarding, Reason::SuccessfulCreate, text).await;
-                self.refused().remove(&vmi.key);
+                self.failures().remove(&vmi.key);
                 Ok(Some(pod))
             }
-            Err(error) => Err(match self.is_own_pod(vmi, &pods, &pod, &error).await? {
-                true => error.into(),
-                false => self.not_created(vmi, "pod", error).await,
-            }),
+            Err(error) if purpose == Purpose::Consume && write::already_exists(&error) => {
+                Err(self.name_taken(vmi, &pods, &pod.name_any(), error).await?)
+            }
+            Err(error) => Err(self.not_created(vmi, "pod", error).await),
         }
     }
 
-    /// Whether a Pod could not be created because of one of the instance's own that the cache does not show yet, or that has
-    /// been deleted meanwhile: another attempt is due then.
-    async fn is_own_pod(
+    /// Why a Pod cannot be created whose name is taken. By one of the instance's own that the cache does not show yet, or that has
+    /// been deleted meanwhile: another attempt is due. By one of another owner: it waits for that to be deleted.
+    async fn name_taken(
         &self,
         vmi: &Cached<VirtualMachineInstance>,
         pods: &Api<Pod>,
-        pod: &Pod,
-        error: &kube::Error,
-    ) -> Result<bool, kube::Error> {
-        let Some(name) = pod.metadata.name.as_deref().filter(|_| write::already_exists(error)) else {
-            return Ok(false);
-        };
+        name: &str,
+        error: kube::Error,
+    ) -> Result<ReconcileError, kube::Error> {
         // virt-controller may list Pods, and not get them.
         let of_this_name = ListParams::default().fields(&format!("metadata.name={name}"));
         let existing = pods.list(&of_this_name).await?.items;
         let is_own = |pod: &Pod| {
             pod.owner_references().iter().any(|one| one.uid == vmi.uid && one.controller == Some(true))
         };
-        Ok(existing.iter().all(is_own))
+        if existing.iter().all(is_own) {
+            return Ok(error.into());
+        }
+        let pod = format!("{}/{name}", vmi.key.namespace);
+        let message = format!("Pod {pod} is not of this VMI, waiting for it to be deleted");
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        self.recorder.publish(regarding, Reason::FailedCreate, message.clone()).await;
+        Ok(self.waits(vmi, message))
+    }
+
+    /// Has the status say what an instance waits for, of which no cache tells.
+    fn waits(&self, vmi: &Cached<VirtualMachineInstance>, message: String) -> ReconcileError {
+        self.failures().insert(vmi.key.clone(), message.clone());
+        ReconcileError::Waits(message)
     }
 
     /// Deletes one of some Pods of an instance, which a cache has.
@@ -220,19 +219,11 @@ impl Controller {
         what: &str,
         error: kube::Error,
     ) -> ReconcileError {
-        let status = match &error {
-            // An object of another owner has its name.
-            kube::Error::Api(status)
-                if write::already_exists(&error) || write::rejection(&error).is_some() =>
-            {
-                status
-            }
-            _ => return error.into(),
-        };
+        let Some(status) = write::rejection(&error) else { return error.into() };
         let text = format!("Error creating {what}: {}", status.message);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         self.recorder.publish(regarding, Reason::FailedCreate, text).await;
-        self.refused().insert(vmi.key.clone(), (NO_POD, status.message.clone()));
+        self.failures().insert(vmi.key.clone(), status.message.clone());
         ReconcileError::Refused(status.message.clone())
     }
 
@@ -256,8 +247,7 @@ impl Controller {
             Err(error) if write::already_exists(&error) => {
                 let name = format!("{}/{}", vmi.key.namespace, claim.name_any());
                 let message = format!("PVC {name} is not of this VM, waiting for it to be deleted");
-                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
-                Err(ReconcileError::Waits(message))
+                Err(self.waits(vmi, message))
             }
             Err(error) => Err(self.not_created(vmi, "the PVC of the VM's state", error).await),
         }

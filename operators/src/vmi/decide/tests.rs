@@ -120,7 +120,7 @@ fn failed_image_pulls_and_pod_creations_are_reported() {
         vmi: &waits,
         pods: &[],
         consumers: &[],
-        failure: Some(("FailedCreate", "exceeded quota")),
+        failure: Some("exceeded quota"),
         wait: None,
         launcher: &launcher,
         is_node_unresponsive: false,

@@ -5,25 +5,25 @@ use super::*;
 
 fn inputs(node: Option<&str>, images: ImageDelivery) -> PodInputs<'_> {
     static NO_CLAIMS: Claims = Claims::new();
-    PodInputs { node, claims: &NO_CLAIMS, images, cpu_limit: None }
+    PodInputs { node, claims: &NO_CLAIMS, images, limits_cpu: false }
 }
 
 #[test]
 fn a_cpu_limit_is_that_of_the_launcher_alone() {
     let vmi = json!({"metadata": {"name": "web"},
-        "spec": {"domain": {"devices": {"logSerialConsole": true}}}});
+        "spec": {"domain": {"cpu": {"cores": 2}, "devices": {"logSerialConsole": true}}}});
     let vmi = serde_json::from_value(vmi).unwrap();
     let launcher = Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
-    let limits = |cpu_limit| {
-        let inputs = PodInputs { cpu_limit, ..inputs(None, ImageDelivery::Containers) };
+    let limits = |limits_cpu| {
+        let inputs = PodInputs { limits_cpu, ..inputs(None, ImageDelivery::Containers) };
         let pod = launcher_pod(&vmi, &launcher, &ClusterConfig::default(), inputs).unwrap();
         let containers = pod.spec.unwrap().containers;
         let limit = |container: Container| Some(container.resources?.limits?.remove("cpu")?.0);
         containers.into_iter().map(|one| (one.name.clone(), limit(one))).collect::<Vec<_>>()
     };
-    let (free, limited) = (limits(None), limits(Some(1500)));
+    let (free, limited) = (limits(false), limits(true));
     assert_eq!(free[0], (COMPUTE.to_owned(), None));
-    assert_eq!(limited[0], (COMPUTE.to_owned(), Some("1500m".to_owned())));
+    assert_eq!(limited[0], (COMPUTE.to_owned(), Some("2000m".to_owned())));
     assert!(limited.len() > 1);
     assert_eq!(limited[1..], free[1..]);
 }
