@@ -189,8 +189,8 @@ impl Publisher {
             debug!(%error, reason, "the namespace of an event is being deleted");
             return None;
         }
-        // A conflict says that it was stored before, whatever the answer was.
-        if write::rejection(&error).is_some() || write::is_conflict(&error) {
+        // One that exists was stored before, whatever the answer was.
+        if write::rejection(&error).is_some() || write::already_exists(&error) {
             warn!(%error, reason, "cannot publish an event");
             return None;
         }
@@ -318,6 +318,7 @@ mod tests {
                 let code = answers.lock().unwrap().pop_front().expect("a request too many");
                 let body = match code {
                     200..300 => event.to_string(),
+                    409 => json!(Status::failure("no", "AlreadyExists").with_code(code)).to_string(),
                     _ => json!(Status::failure("no", "No").with_code(code)).to_string(),
                 };
                 requests.send(event).unwrap();
