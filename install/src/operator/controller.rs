@@ -214,15 +214,14 @@ impl Operator {
         };
         let (objects, target) = wanted;
         let is_update = !active.status.observed_deployment_id.is_empty();
-        let all = objects.clone();
         let stages = stages(objects, is_update);
         let pending: Vec<String> =
             roll_out(&self.installed, &stages).await?.into_iter().map(describe).collect();
         if pending.is_empty() {
-            self.prune(&all).await?;
+            self.prune(stages.iter().flatten()).await?;
         }
         let is_down = |object: &&Value| !is_available(object, self.installed.live(object).as_ref());
-        let unavailable = all.iter().filter(is_down).map(describe);
+        let unavailable = stages.iter().flatten().filter(is_down).map(describe);
         // What is not applied yet cannot be available.
         let unavailable = unavailable.filter(|one| !pending.contains(one)).collect();
         self.write(active, &Observed::Installing { pending, unavailable }, Some(&target)).await
@@ -252,9 +251,9 @@ impl Operator {
     }
 
     /// Deletes what is no longer installed.
-    async fn prune(&self, wanted: &[Value]) -> Result<(), OperatorError> {
+    async fn prune(&self, wanted: impl Iterator<Item = &Value>) -> Result<(), OperatorError> {
         let wanted: BTreeSet<(&str, ObjectKey)> =
-            wanted.iter().filter_map(|object| Some((object["kind"].as_str()?, key(object)))).collect();
+            wanted.filter_map(|object| Some((object["kind"].as_str()?, key(object)))).collect();
         for (kind, live) in self.installed.all() {
             if !live.is_deleting && !wanted.contains(&(kind.kind, live.key.clone())) {
                 self.installed.delete(kind, &live.key).await?;

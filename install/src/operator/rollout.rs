@@ -186,8 +186,8 @@ mod tests {
         fn with(installation: &Installation) -> Self {
             let cluster = Self::default();
             let all = objects(installation).into_iter();
-            let state = |object: Value| (describe(&object), (object.clone(), state(&object, true)));
-            cluster.objects.borrow_mut().extend(all.map(state));
+            let entry = |object: Value| (describe(&object), (object.clone(), state(&object, true)));
+            cluster.objects.borrow_mut().extend(all.map(entry));
             cluster
         }
 

@@ -1,21 +1,22 @@
 //! KubeVirt's, which become part of `admin`, `edit` and `view`.
 
 use serde_json::Value;
+use vireo_api::names::NAMESPACE;
 use vireo_apiserver::rbac::defaults::{
     Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, bind_to_service_account,
     bind_to_user, role, rule,
 };
 
 /// Namespace and name of virt-api's ServiceAccount.
-pub const VIRT_API: (&str, &str) = ("kubevirt", "virt-api");
+pub const VIRT_API: (&str, &str) = (NAMESPACE, "virt-api");
 /// Namespace and name of virt-controller's ServiceAccount.
-pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
+pub const VIRT_CONTROLLER: (&str, &str) = (NAMESPACE, "virt-controller");
 /// Namespace and name of virt-handler's ServiceAccount.
-pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
+pub const VIRT_HANDLER: (&str, &str) = (NAMESPACE, "virt-handler");
 /// Namespace and name of the ServiceAccount of the provisioner of this host's storage.
-pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
+pub const LOCAL_PROVISIONER: (&str, &str) = (NAMESPACE, "local-provisioner");
 /// Namespace and name of the ServiceAccount that projects files of objects into volumes where there is no kubelet.
-pub const LOCAL_KUBELET: (&str, &str) = ("kubevirt", "local-kubelet");
+pub const LOCAL_KUBELET: (&str, &str) = (NAMESPACE, "local-kubelet");
 /// The user as which instances are placed; Kubernetes'.
 pub const SCHEDULER: &str = "system:kube-scheduler";
 /// virt-api's ClusterRole, by KubeVirt's name.
