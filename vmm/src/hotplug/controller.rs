@@ -66,12 +66,10 @@ impl Controller {
     pub(crate) fn plug(&self, slot: u8, function: Arc<dyn Function>) -> Result<(), RootError> {
         // Without the bus there is no guest either.
         let Some(root) = self.root.upgrade() else { return Ok(()) };
+        // That was for what was in the slot before. A guest that sees the next disk must not be asked for it.
+        self.registers().requested &= !bit(slot);
         root.hot_add(Address::root(slot), function)?;
-        let mut registers = self.registers();
-        // That was for what was in the slot before.
-        registers.requested &= !bit(slot);
-        registers.plugged |= bit(slot) & self.mask;
-        drop(registers);
+        self.registers().plugged |= bit(slot) & self.mask;
         self.power.raise_hotplug();
         Ok(())
     }
