@@ -285,22 +285,24 @@ impl VmiReconciler {
     }
 
     /// The directory of the disks that end with the VMI.
-    pub(super) fn disks_directory(&self, record: &Record, pod: Option<&LauncherPod>) -> PathBuf {
+    fn disks_directory(&self, record: &Record, pod: Option<&LauncherPod>) -> PathBuf {
         match (&self.node.settings.runtime, pod) {
             (Runtime::Pods(pods), Some(pod)) if pod.has_disks => launcher::pod::disks(pods, &pod.uid),
             _ => record.dir.path().join("volumes"),
         }
     }
 
-    /// Counts the empty disks of a VMI that another node agent has started. Those of a Pod are known with it.
+    /// The directory of the disks of a VMI that has been started. That of a Pod is known with it.
+    pub(super) fn known_disks(&self, record: &Record) -> Option<PathBuf> {
+        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
+        let is_known = pod.is_some() || self.node.settings.runtime == Runtime::Process;
+        is_known.then(|| self.disks_directory(record, pod.as_ref()))
+    }
+
+    /// Counts the empty disks of a VMI that another node agent has started.
     pub(super) fn promise_disks(&mut self) {
         let Some(record) = self.record.as_ref().filter(|_| !self.has_promised_disks) else { return };
-        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
-        if pod.is_none() && matches!(self.node.settings.runtime, Runtime::Pods(_)) {
-            return;
-        }
-        let Ok(vm) = record.vm() else { return };
-        let directory = self.disks_directory(record, pod.as_ref());
+        let (Some(directory), Ok(vm)) = (self.known_disks(record), record.vm()) else { return };
         storage::promise_disks(&vm, &directory, &self.node.claims());
         self.has_promised_disks = true;
     }

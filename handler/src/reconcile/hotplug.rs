@@ -1,9 +1,10 @@
 //! What changes while a guest runs: volumes are hotplugged and unplugged, links of NICs are switched, memory is dumped.
 
 use tracing::warn;
-use vireo_api::spec::{Disk, Vm};
+use vireo_api::spec::{self, Disk, Vm};
 use vireo_api::v1::Interface;
 use vireo_proto::files;
+use vireo_proto::launcher::{PluggedVolume, State};
 
 use super::act::{Done, cancel_if, run_blocking, sync_error};
 use super::deadline::Interrupt;
@@ -35,6 +36,15 @@ fn first_error(first: Done, second: Done) -> Done {
         warn!(reason = second.reason, "{}", second.message);
     }
     first.and(second)
+}
+
+/// Whether the link of a NIC has to be switched. Launchers of earlier releases do not report links.
+pub(super) fn links_differ(vm: &Vm, state: &State) -> bool {
+    let Some(links) = &state.links else { return false };
+    let is_switched = |nic: &spec::Interface| {
+        if nic.is_link_up() { &links.down } else { &links.up }.iter().any(|one| one == nic.name())
+    };
+    vm.interfaces().iter().any(is_switched)
 }
 
 impl VmiReconciler {
@@ -72,14 +82,15 @@ impl VmiReconciler {
         // A claim that appears from here on triggers another reconcile.
         self.claims.mark_unchanged();
         let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
-        let links = match self.links_differ() {
+        let Some(state) = self.state() else { return Ok(()) };
+        let links = match links_differ(&vm, &state) {
             true => self.set_links(&vm, interrupt).await,
             false => Ok(()),
         };
         if interrupt.is_due() {
             return links;
         }
-        let volumes = first_error(links, self.hotplug_volumes(&vm, interrupt).await);
+        let volumes = first_error(links, self.hotplug_volumes(&vm, &state.volumes, interrupt).await);
         if interrupt.is_due() {
             return volumes;
         }
@@ -93,10 +104,14 @@ impl VmiReconciler {
         done.map_err(sync_error(LINK_FAILED))
     }
 
-    async fn hotplug_volumes(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
-        let plugged = self.state().map(|state| state.volumes).unwrap_or_default();
+    async fn hotplug_volumes(
+        &self,
+        vm: &Vm,
+        plugged: &[PluggedVolume],
+        interrupt: &mut Interrupt<'_>,
+    ) -> Done {
         let mut first = Ok(());
-        for change in volumes::changes(vm, &plugged, &self.volume_places()) {
+        for change in volumes::changes(vm, plugged, &self.volume_places()) {
             let done = match change {
                 Change::Detach(name) => {
                     let Some(done) = interrupt.or(self.link()?.detach(name)).await else { return first };

@@ -16,7 +16,7 @@ use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
 use super::downward_metrics::{self, MetricsWriter};
-use super::hotplug::LINK_FAILED;
+use super::hotplug::{self, LINK_FAILED};
 use super::memory_dump;
 use super::observe::observe_launcher;
 use super::prober::Prober;
@@ -252,14 +252,9 @@ impl VmiReconciler {
 
     /// Starts to write the metrics that the guest reads, if it does.
     fn start_metrics(&self, record: &Record) -> Option<MetricsWriter> {
-        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
-        if pod.is_none() && matches!(self.node.settings.runtime, Runtime::Pods(_)) {
-            // The disks of a Pod are known with it.
-            return None;
-        }
-        let vm = record.vm().ok()?;
+        let (disks, vm) = (self.known_disks(record)?, record.vm().ok()?);
         let kind = self.state()?.hypervisor.map(|chosen| chosen.kind()).unwrap_or_default();
-        let files = downward_metrics::files(&vm, &self.disks_directory(record, pod.as_ref()));
+        let files = downward_metrics::files(&vm, &disks);
         Some(MetricsWriter::start(&self.node, files, record.dir.launcher_socket(), kind))
     }
 
@@ -312,29 +307,17 @@ impl VmiReconciler {
             record.map(|record| decide::Record { outdated: desired.differs(record), ..record.facts() });
         let liveness_failed =
             self.prober.as_ref().is_some_and(|prober| prober.results().liveness.healthy == Some(false));
-        let devices_differ = self.links_differ() || self.volumes_differ();
+        let devices_differ = self.devices_differ();
         Observed { record, launcher, devices_differ, liveness_failed, request }
     }
 
-    /// Whether the link of a NIC has to be switched. Launchers of earlier releases do not report links.
-    pub(super) fn links_differ(&self) -> bool {
-        let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
-        let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
-        let Some(links) = state.links.filter(|_| takes) else { return false };
-        record.vm().is_ok_and(|vm| {
-            let mut nics = vm.interfaces().iter();
-            nics.any(|nic| {
-                if nic.is_link_up() { &links.down } else { &links.up }.iter().any(|one| one == nic.name())
-            })
-        })
-    }
-
-    /// Whether a volume has to be hotplugged or unplugged, or memory to be dumped.
-    fn volumes_differ(&self) -> bool {
+    /// Whether the link of a NIC has to be switched, a volume to be hotplugged or unplugged, or memory to be dumped.
+    fn devices_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
         let differ = |vm: &Vm| {
-            memory_dump::step(vm, &state).is_some()
+            hotplug::links_differ(vm, &state)
+                || memory_dump::step(vm, &state).is_some()
                 || !volumes::changes(vm, &state.volumes, &self.volume_places()).is_empty()
         };
         takes && record.vm().is_ok_and(|vm| differ(&vm))

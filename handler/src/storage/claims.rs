@@ -284,7 +284,8 @@ impl Claims {
 }
 
 /// Whether this is the name of a memory dump with this prefix: only its time is between the prefix and the end. Another prefix may
-/// begin with this one.
+/// begin with this one. The names are KubeVirt's, in which VMI `a` with volume `b-c` and VMI `a-b` with volume `c` have the same
+/// prefix; such two that dump to one claim replace each other's dump.
 fn is_dump(name: &str, prefix: &str) -> bool {
     let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(DUMP));
     time.is_some_and(|time| DateTime::strptime(DUMP_TIME, time).is_ok())

@@ -144,7 +144,8 @@ impl Claims {
         self.admit(path, bytes, |promised| self.pool(directory, promised).map_err(open))
     }
 
-    /// Promises bytes to a disk, if they fit. What does not fit takes nothing from others that ask meanwhile.
+    /// Promises bytes to a disk, if they fit. What does not fit beside what is promised already, and is asked for again and again,
+    /// takes nothing from others meanwhile. Of several that ask at a time, some may be refused that fit.
     fn admit(
         &self,
         disk: &Path,
