@@ -131,8 +131,22 @@ fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
         }
         Ok(Sample { contender, millis: elapsed.as_secs_f64() * 1e3, kib })
     });
-    end(&mut child, result.is_err() || !plan.start.shuts_down())?;
-    result
+    finish(plan, result, |kill| end(&mut child, kill))
+}
+
+/// Ends what was measured, which ends by itself or is killed. The error of the run, and else that of its end.
+pub(crate) fn finish<E>(
+    plan: &Plan,
+    result: Result<Sample, Error>,
+    end: impl FnOnce(bool) -> Result<(), E>,
+) -> Result<Sample, Error>
+where
+    Error: From<E>,
+{
+    let ended = end(result.is_err() || !plan.start.shuts_down());
+    let sample = result?;
+    ended?;
+    Ok(sample)
 }
 
 /// Waits for a guest to power off, or kills it.

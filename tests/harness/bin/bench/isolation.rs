@@ -40,11 +40,27 @@ pub(crate) fn sockets(directory: &Path) -> PathBuf {
     directory.join("sockets")
 }
 
-/// An isolated launcher, its cgroup and its network.
+/// An isolated launcher, with its cgroup and its network.
 #[derive(Debug)]
 pub(crate) struct Isolated {
     pid: Pid,
+    _environment: Environment,
+}
+
+/// A cgroup and a network namespace, which are removed with this: the next launcher would fail for them.
+#[derive(Debug)]
+struct Environment {
     cgroup: PathBuf,
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        for removed in [fs::remove_dir(&self.cgroup), netns::remove(NAME)] {
+            if let Err(error) = removed {
+                eprintln!("bench: the environment of a launcher is left over: {error}");
+            }
+        }
+    }
 }
 
 impl Isolated {
@@ -55,11 +71,12 @@ impl Isolated {
         chown(&sockets, Some(USER), Some(USER))?;
         let cgroup = Path::new(CGROUPS).join(NAME);
         fs::create_dir(&cgroup)?;
+        let environment = Environment { cgroup: cgroup.clone() };
         for (limit, value) in LIMITS {
             fs::write(cgroup.join(limit), value)?;
         }
         netns::create(NAME, || Ok::<_, io::Error>(()))??;
-        let spawned = process::spawn(&Start {
+        let pid = process::spawn(&Start {
             program: Path::new("/in/virt-launcher"),
             arguments: vec!["--socket".into(), directory.join(LAUNCHER_SOCKET)],
             log: &directory.join("launcher.log"),
@@ -68,12 +85,8 @@ impl Isolated {
             cgroups: std::slice::from_ref(&cgroup),
             oom_score_adj: Some(0),
             confinement: Some(Confinement { user: USER, directory, sockets: &sockets, show: Vec::new() }),
-        });
-        let pid = spawned.inspect_err(|_| {
-            // The next round would fail for these. The error is reported, and not those of tidying up.
-            let _ = (fs::remove_dir(&cgroup), netns::remove(NAME));
         })?;
-        Ok(Self { pid, cgroup })
+        Ok(Self { pid, _environment: environment })
     }
 
     /// The process ID in the host.
@@ -81,14 +94,13 @@ impl Isolated {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits until the process ends, by itself or killed, and removes what is left.
-    pub(crate) fn end(&self, kill: bool) -> io::Result<()> {
+    /// Waits until the process ends, by itself or killed.
+    pub(crate) fn end(self, kill: bool) -> io::Result<()> {
         if kill {
             kill_process(self.pid, Signal::KILL)?;
         }
         waitpid(Some(self.pid), WaitOptions::empty())?;
-        fs::remove_dir(&self.cgroup)?;
-        netns::remove(NAME)
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSI
 
 use crate::Error;
 use crate::contender::Contender;
-use crate::inside::{Plan, end, wait_for_mark};
+use crate::inside::{Plan, end, finish, wait_for_mark};
 use crate::isolation::{self, Isolated};
 use crate::report::Sample;
 use crate::start::{DISK, Start, VARIABLES};
@@ -37,22 +37,15 @@ pub(crate) fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error
         let vm = Vm { contender, directory, sockets, pid };
         runtime.block_on(session(plan, &vm, start))
     };
-    let kill = |result: &Result<_, _>| result.is_err() || !plan.start.shuts_down();
     if contender == Contender::Isolated {
         let isolated = Isolated::spawn(directory)?;
         let result = run(&isolation::sockets(directory), isolated.pid());
-        let ended = isolated.end(kill(&result));
-        let sample = result?;
-        ended?;
-        return Ok(sample);
+        return finish(plan, result, |kill| isolated.end(kill));
     }
     let options: &[&str] = if contender == Contender::Bare { &["--seccomp", "off"] } else { &[] };
     let mut child = spawn_with(directory, options)?;
     let result = run(directory, child.id());
-    let ended = end(&mut child, kill(&result));
-    let sample = result?;
-    ended?;
-    Ok(sample)
+    finish(plan, result, |kill| end(&mut child, kill))
 }
 
 /// A launcher that was started.
