@@ -1,8 +1,7 @@
 //! Persistent volume claims on this node: one directory, in it `<namespace>/<claim>/disk.img`.
 //!
 //! Only this module knows the path of a claim's disk. `vireo` creates it from the objects of its API, an administrator
-//! for
-//! `virt-handler --manifests`; in a cluster it is a mounted volume.
+//! for `virt-handler --manifests`; in a cluster it is a mounted volume.
 
 mod pool;
 mod upload;
@@ -14,9 +13,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 
 use super::importer::ImageReader;
 use super::volumes::{VolumeError, host_disk};
@@ -33,6 +32,9 @@ const PAGE: u64 = 4096;
 const DUMP: &str = ".memory.dump";
 /// The time of a memory dump in its name.
 const DUMP_TIME: &str = "%Y%m%d-%H%M%S";
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
+/// How far that time may be ahead. A volume has two dumps at once: the earlier one is removed when the next is begun.
+const FARTHEST: SignedDuration = SignedDuration::from_secs(60);
 /// Marks a disk that no VM may use before its image is uploaded.
 const AWAITED: &str = "image.awaited";
 
@@ -228,14 +230,16 @@ impl Claims {
         Ok(())
     }
 
-    /// Creates a file for a memory dump of so many bytes beside a claim's disk. Blocks.
+    /// Creates a file for a memory dump of so many bytes beside a claim's disk. Its name is the prefix, which says whose it is, and
+    /// the time; where a dump of the same second is there, the next second that is free. Blocks.
     ///
     /// # Errors
     /// When the claim has no disk or is smaller, or the file cannot be created.
     pub fn create_dump(
         &self,
         (namespace, claim): (&str, &str),
-        name: &str,
+        prefix: &str,
+        now: Timestamp,
         bytes: u64,
     ) -> Result<(PathBuf, File), ClaimError> {
         let disk = self.disk(namespace, claim)?;
@@ -245,15 +249,18 @@ impl Claims {
             let (namespace, name) = (namespace.to_owned(), claim.to_owned());
             return Err(ClaimError::TooSmall { namespace, name, size: Size(size), wanted: Size(bytes) });
         }
-        let path = self.directory(namespace, claim).join(name);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(|error| failed(&path, error))?;
-        Ok((path, file))
-    }
-
-    /// The name of a memory dump: a prefix that says whose it is, and the time.
-    pub fn dump_name(prefix: &str, now: Timestamp) -> String {
-        format!("{prefix}{}{DUMP}", now.to_zoned(TimeZone::UTC).strftime(DUMP_TIME))
+        let directory = self.directory(namespace, claim);
+        let mut time = now;
+        loop {
+            let path = directory.join(dump_name(prefix, time));
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && time < now + FARTHEST => {
+                    time += SECOND;
+                }
+                Err(error) => return Err(failed(&path, error).into()),
+            }
+        }
     }
 
     /// Removes the memory dumps beside `kept` that have this prefix. Blocks.
@@ -281,6 +288,11 @@ impl Claims {
             done => done,
         }
     }
+}
+
+/// The name of a memory dump.
+fn dump_name(prefix: &str, time: Timestamp) -> String {
+    format!("{prefix}{}{DUMP}", time.to_zoned(TimeZone::UTC).strftime(DUMP_TIME))
 }
 
 /// Whether this is the name of a memory dump with this prefix: only its time is between the prefix and the end. Another prefix may
@@ -339,26 +351,27 @@ mod tests {
     fn a_memory_dump_replaces_an_earlier_one() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
-        let create = |name: &str, bytes| claims.create_dump(("a", "data"), name, bytes);
-        let name = |prefix: &str, second: i64| {
-            Claims::dump_name(prefix, Timestamp::from_second(1_767_225_600 + second).unwrap())
-        };
-        assert!(matches!(create(&name("web-dumps-", 0), 1).unwrap_err(), ClaimError::Absent { .. }));
+        let now = Timestamp::from_second(1_767_225_600).unwrap();
+        let create = |prefix: &str, bytes| claims.create_dump(("a", "data"), prefix, now, bytes);
+        assert!(matches!(create("web-dumps-", 1).unwrap_err(), ClaimError::Absent { .. }));
         claims.provide("a", "data", 1 << 20).unwrap();
-        let (path, _) = create(&name("web-dumps-", 0), 1 << 20).unwrap();
+        let (path, _) = create("web-dumps-", 1 << 20).unwrap();
         assert_eq!(path, dir.path().join("a/data/web-dumps-20260101-000000.memory.dump"));
-        assert!(create(&name("web-dumps-", 0), 1).is_err(), "it is there");
         // Of the VMI `web-dumps` and the volume `x`, and of one that is called as a time.
-        let others =
-            ["web-dumps-x-", "web-dumps-20260101-"].map(|prefix| create(&name(prefix, 0), 1).unwrap().0);
-        let (kept, _) = create(&name("web-dumps-", 1), 1).unwrap();
+        let others = ["web-dumps-x-", "web-dumps-20260101-"].map(|prefix| create(prefix, 1).unwrap().0);
+        let (kept, _) = create("web-dumps-", 1).unwrap();
+        assert_eq!(
+            kept,
+            dir.path().join("a/data/web-dumps-20260101-000001.memory.dump"),
+            "in the same second"
+        );
         assert!(path.exists(), "until the next is written");
         Claims::remove_other_dumps(&kept, "api-dumps-").unwrap();
         assert!(path.exists(), "that of another VMI");
         Claims::remove_other_dumps(&kept, "web-dumps-").unwrap();
         assert!(!path.exists() && kept.exists() && claims.find("a", "data").is_ok());
         assert!(others.iter().all(|other| other.exists()), "those of other VMIs");
-        let small = create(&name("web-dumps-", 2), 2 << 20).unwrap_err().to_string();
+        let small = create("web-dumps-", 2 << 20).unwrap_err().to_string();
         assert_eq!(small, "PVC a/data has 1 MiB: a dump of the guest's memory needs 2 MiB");
         assert!(kept.exists());
         claims.remove("a", "data").unwrap();
