@@ -21,7 +21,6 @@ pub(super) fn of_template(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<S
 /// Those of fields that have their effect in clusters alone, if the spec of VMIs changed.
 pub(super) fn of_single_host(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<String> {
     const NODES: &str = "there is one node";
-    const IMAGES: &str = "images of the node are not pulled";
     let Some(instance) = Instance::of(kind, new, old) else { return Vec::new() };
     let Some(Ok(spec)) = instance.changed("").map(|spec| serde_json::from_value(spec.clone())) else {
         return Vec::new();
@@ -33,8 +32,6 @@ pub(super) fn of_single_host(kind: Kind, new: &Value, old: Option<&Value>) -> Ve
     let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
     let prefers =
         |nodes: &NodeAffinity| !nodes.preferred_during_scheduling_ignored_during_execution.is_empty();
-    let kernel =
-        domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref()?.container.as_ref());
     let fixed = [
         ("priorityClassName", !spec.priority_class_name.is_empty(), "nothing is preempted"),
         ("schedulerName", !spec.scheduler_name.is_empty(), "there is one scheduler"),
@@ -49,19 +46,9 @@ pub(super) fn of_single_host(kind: Kind, new: &Value, old: Option<&Value>) -> Ve
             NODES,
         ),
         (
-            "domain.resources.limits",
-            !domain.resources.limits.is_empty(),
-            "limits are not enforced on a single host",
-        ),
-        (
             "domain.devices.logSerialConsole",
             domain.devices.log_serial_console.is_some(),
             "kubectl logs shows the console always",
-        ),
-        (
-            "domain.firmware.kernelBoot.container.imagePullPolicy",
-            kernel.is_some_and(|kernel| !kernel.image_pull_policy.is_empty()),
-            IMAGES,
         ),
     ];
     let fixed = fixed.into_iter().filter(|(_, is_set, _)| *is_set);
@@ -71,12 +58,10 @@ pub(super) fn of_single_host(kind: Kind, new: &Value, old: Option<&Value>) -> Ve
     let tolerations = tolerations.map(|(index, _)| {
         (format!("tolerations[{index}].tolerationSeconds"), "taints do not evict from the node")
     });
-    let disks = spec.volumes.iter().enumerate().filter(|(_, volume)| {
-        volume.container_disk.as_ref().is_some_and(|disk| !disk.image_pull_policy.is_empty())
-    });
-    let disks = disks.map(|(index, _)| (format!("volumes[{index}].containerDisk.imagePullPolicy"), IMAGES));
-    let all = fixed.chain(tolerations).chain(disks);
-    all.map(|(field, why)| format!("{}: has no effect: {why}", instance.field(&field))).collect()
+    fixed
+        .chain(tolerations)
+        .map(|(field, why)| format!("{}: has no effect: {why}", instance.field(&field)))
+        .collect()
 }
 
 /// Those of a VM, beside those of its template.
@@ -168,11 +153,8 @@ mod tests {
             "affinity.podAffinity",
             "affinity.podAntiAffinity",
             "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
-            "domain.resources.limits",
             "domain.devices.logSerialConsole",
-            "domain.firmware.kernelBoot.container.imagePullPolicy",
             "tolerations[1].tolerationSeconds",
-            "volumes[1].containerDisk.imagePullPolicy",
         ];
         assert_eq!(fields, expected);
         assert_eq!(of_single_host(Kind::VM, &vm, Some(&vm)), [""; 0], "it did not change");
