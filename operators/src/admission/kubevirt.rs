@@ -100,6 +100,13 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
     let replicas =
         has_replicas.then(|| WithoutEffect { field: "spec.workloads.replicas".to_owned(), value: None });
     let configuration = &spec.configuration;
+    // Consoles are logged only where VMIs ask for it.
+    let options = configuration.virtual_machine_options.as_ref();
+    let console_log = options.is_some_and(|options| options.disable_serial_console_log.is_some());
+    let console_log = console_log.then(|| WithoutEffect {
+        field: "spec.configuration.virtualMachineOptions.disableSerialConsoleLog".to_owned(),
+        value: None,
+    });
     let value = |field: &str, value: &String| WithoutEffect {
         field: format!("spec.configuration.{field}"),
         value: Some(value.clone()),
@@ -131,6 +138,7 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
     });
     unknown
         .chain(replicas)
+        .chain(console_log)
         .chain(gates)
         .chain(disabled)
         .chain(ciphers)
@@ -229,6 +237,7 @@ mod tests {
             "network": {"binding": {"passt": {}}, "permitSlirpInterface": true},
             "ovmfPath": "/ovmf",
             "supportedGuestAgentVersions": ["4.*"],
+            "virtualMachineOptions": {"disableSerialConsoleLog": {}},
             "vmRolloutStrategy": "LiveUpdate",
         })
     }
@@ -243,7 +252,8 @@ mod tests {
     fn every_setting_of_kubevirt_is_honoured_or_named() {
         let all = not_honoured();
         // Of these, others are honoured.
-        let nested = ["architectureConfiguration", "developerConfiguration", "network"];
+        let nested =
+            ["architectureConfiguration", "developerConfiguration", "network", "virtualMachineOptions"];
         let deeper = ["amd64", "logVerbosity"];
         let at = "spec.configuration";
         let mut expected = Vec::new();
@@ -277,8 +287,8 @@ mod tests {
             "tlsConfiguration": {"minTLSVersion": "VersionTLS12", "ciphers": ["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]},
             "architectureConfiguration": {"amd64": {"machineType": "q35", "emulatedMachines": ["q35*"]}},
             "cpuModel": "Haswell", "cpuRequest": "100m", "defaultRuntimeClass": "a",
-            "developerConfiguration": {"cpuAllocationRatio": 2, "featureGates": ["LiveMigration"],
-                "disabledFeatureGates": ["VSOCK", "Snapshot"],
+            "developerConfiguration": {"cpuAllocationRatio": 2, "featureGates": ["ExpandDisks"],
+                "disabledFeatureGates": ["VSOCK", "Snapshot", "LiveMigration"],
                 "minimumReservePVCBytes": 1, "pvcTolerateLessSpaceUpToPercent": 10,
                 "logVerbosity": {"virtAPI": 2, "virtController": 2, "virtHandler": 2, "virtLauncher": 3,
                     "virtOperator": 3, "nodeVerbosity": {"node-1": 3}}, "memoryOvercommit": 150,
@@ -294,7 +304,7 @@ mod tests {
             "smbios": {"manufacturer": "a", "product": "b", "version": "c", "sku": "d", "family": "e"},
             "supportContainerResources": [{"type": "container-disk", "resources": {}}],
             "virtualMachineInstancesPerNode": 10,
-            "virtualMachineOptions": {"disableSerialConsoleLog": {}, "disableFreePageReporting": {}},
+            "virtualMachineOptions": {"disableFreePageReporting": {}},
             "vmStateStorageClass": "a",
         });
         assert_eq!(named(&honoured), [""; 0]);
@@ -312,7 +322,7 @@ mod tests {
                 "supportContainerResources": [{"type": "container-disk"}, {"type": "virtiofs"}],
                 "developerConfiguration": {
                     "useEmulation": true, "featureGates": ["LiveMigration", "Snapshot", "Sidecar"],
-                    "disabledFeatureGates": ["NUMA", "VSOCK", "Snapshot"]}},
+                    "disabledFeatureGates": ["ExpandDisks", "VSOCK", "Snapshot"]}},
         });
         let kubevirt = validate(&json!({ "spec": spec })).unwrap();
         let without_effect = without_effect(&kubevirt);
@@ -323,7 +333,8 @@ mod tests {
             [
                 "spec.certificateRotateStrategy.selfSigned.caOverlapInterval: has no effect",
                 "spec.configuration.architectureConfiguration.arm64: has no effect",
-                "spec.configuration.developerConfiguration.disabledFeatureGates: \"NUMA\" has no effect",
+                "spec.configuration.developerConfiguration.disabledFeatureGates: \"ExpandDisks\" has no effect",
+                "spec.configuration.developerConfiguration.featureGates: \"LiveMigration\" has no effect",
                 "spec.configuration.developerConfiguration.featureGates: \"Sidecar\" has no effect",
                 "spec.configuration.developerConfiguration.featureGates: \"Snapshot\" has no effect",
                 "spec.configuration.supportContainerResources[1].type: \"virtiofs\" has no effect",
