@@ -107,7 +107,7 @@ pub(super) fn is_configured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     // The authority is due to be replaced after a minute.
     let patch = r#"{"spec": {"infra": {"replicas": 2},
         "configuration": {"vmRolloutStrategy": "Stage",
-            "developerConfiguration": {"featureGates": ["LiveMigration", "Snapshot"], "cpuAllocationRatio": 20}},
+            "developerConfiguration": {"featureGates": ["ExpandDisks", "Snapshot"], "cpuAllocationRatio": 20}},
         "certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
     let warnings = configure(vireo, patch)?;
     // kubectl unquotes them, or not.
@@ -118,7 +118,7 @@ pub(super) fn is_configured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     {
         assert!(warnings.contains(warning), "{warning} in {warnings}");
     }
-    assert!(!warnings.contains("LiveMigration"), "{warnings}");
+    assert!(!warnings.contains("ExpandDisks"), "{warnings}");
     let kubevirt = vireo.json("get -n kubevirt kubevirt kubevirt")?;
     let unsupported = &condition(&kubevirt, "UnsupportedConfiguration")["message"];
     let expected =
