@@ -54,7 +54,7 @@ async fn main() -> Result<(), Error> {
                 took.push(subject.create(count).await?);
                 if subject.name == Subject::VMI {
                     writes.push(audit.writes()?);
-                    memory::print_largest(count)?;
+                    memory::print(count, round::GUEST_MEMORY)?;
                 }
                 subject.delete().await?;
             }

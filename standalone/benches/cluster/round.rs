@@ -15,6 +15,8 @@ use super::Error;
 const CLIENTS: usize = 8;
 /// Objects of the benchmark, and the Pods of its VMIs.
 const LABEL: (&str, &str) = ("app", "bench-cluster");
+/// Bytes of a VMI's guest. No other mapping of its processes has this size.
+pub(super) const GUEST_MEMORY: u64 = 32 << 20;
 /// How often it is asked whether Pods are gone.
 const ASK: Duration = Duration::from_millis(200);
 
@@ -49,7 +51,7 @@ impl Subject {
         let spec = json!({
             "terminationGracePeriodSeconds": 0,
             "domain": {
-                "memory": {"guest": "32Mi"},
+                "memory": {"guest": GUEST_MEMORY.to_string()},
                 // They do nothing, and so do not take a tenth of a CPU each.
                 "resources": {"requests": {"cpu": "1m"}},
                 "devices": {"autoattachGraphicsDevice": false,
