@@ -51,6 +51,11 @@ impl Cluster {
         &self.host
     }
 
+    /// The log that its API server has of each request.
+    pub fn audit_log(&self) -> PathBuf {
+        self.directory.0.join("log/audit.log")
+    }
+
     /// A command to run on the node: in its network, with its files, where `kubectl` needs no flags.
     pub fn command(&self, program: &str) -> Invocation<'_> {
         self.script("run").arg(program)

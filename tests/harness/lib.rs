@@ -39,6 +39,8 @@
 
 #[doc(hidden)]
 pub mod agent;
+pub mod archive;
+pub mod audit;
 pub mod cache;
 pub mod cluster;
 mod debian;

@@ -14,6 +14,7 @@ mod projected;
 mod refused;
 mod state;
 mod volumes;
+mod writes;
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use vireo_tests::archive;
 use vireo_tests::cluster::{self, Cluster};
 use vireo_tests::eventually::eventually;
 use vireo_tests::{HostBuilder, HostError, installed, programs};
@@ -167,6 +169,18 @@ fn digests(paths: &[PathBuf]) -> Vec<(&Path, Vec<u8>)> {
     paths.iter().map(|path| (path.as_path(), digest(path))).collect()
 }
 
+/// An image of ours is one for skopeo and podman, too, where they are installed.
+fn is_read_by_others(archive: &Path) {
+    match archive::inspect(archive).expect("skopeo reads it") {
+        Some(found) => assert_eq!(found["Os"], "linux", "{found:#}"),
+        None => eprintln!("cluster: skipped: there is no skopeo to read {}", archive.display()),
+    }
+    match archive::load(archive).expect("podman loads it") {
+        Some(name) => assert!(name.starts_with(REGISTRY), "{}: {name}", archive.display()),
+        None => eprintln!("cluster: skipped: there is no podman to load {}", archive.display()),
+    }
+}
+
 #[test]
 fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let begun = Instant::now();
@@ -174,6 +188,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let images = cluster::images();
     let digests = digests(&images);
     assert_eq!(digests, self::digests(&cluster::images()), "images that are made again differ");
+    images.iter().for_each(|archive| is_read_by_others(archive));
     let made = |target| installed::images(target).map_err(HostError::Start);
     let (guest, kernel) = (made("archive")?.join("disk.oci.tar"), made("kernel")?.join("kernel-oci"));
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
@@ -194,6 +209,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     needs_kvm(&vireo, &cluster)?;
     installation::is_monitored(&vireo)?;
     guest::runs(&vireo)?;
+    writes::are_few(&vireo, &cluster)?;
     examples::run_and_go(&vireo, &kernel)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
