@@ -140,19 +140,23 @@ impl Controller {
     }
 
     /// Replaces a VM's references to an instance type and a preference by the fields that they add, where the configuration
-    /// says so and it can be expanded. Whether it was written, which brings the VM back.
-    async fn replace_choices(&self, vm: &VirtualMachine) -> Result<bool, ReconcileError> {
+    /// says so and it can be expanded.
+    async fn replace_choices(&self, vm: &VirtualMachine) -> Result<Replaced, ReconcileError> {
         if !instancetype::is_replaced(vm, self.config.current().reference_policy) {
-            return Ok(false);
+            return Ok(Replaced::Kept);
         }
-        let Ok(Some(template)) = instancetype::expand(&self.caches, vm) else { return Ok(false) };
+        let template = match instancetype::expand(&self.caches, vm) {
+            Ok(Some(template)) => template,
+            Ok(None) => return Ok(Replaced::Kept),
+            Err(_) => return Ok(Replaced::NotYet),
+        };
         let patch = json!({"spec": {"template": template, "instancetype": null, "preference": null}});
         match self.patch(Kind::VM, &vm.metadata, patch).await {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(Replaced::Written),
             // It works with its references, too.
             Err(error) if write::rejection(&error).is_some() => {
                 tracing::warn!(%error, vm = vm.metadata.name, "cannot replace the instance type of a VM");
-                Ok(false)
+                Ok(Replaced::Kept)
             }
             Err(error) => Err(error.into()),
         }
@@ -169,6 +173,17 @@ impl Controller {
         self.patch_status(Kind::VMI, &vmi.metadata, &json!({}), &status).await?;
         Ok(())
     }
+}
+
+/// What became of a VM's references to an instance type and a preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replaced {
+    /// Their fields were written in their place, which brings the VM back.
+    Written,
+    /// They stay, since the configuration or the API server says so.
+    Kept,
+    /// The template cannot be expanded, so far.
+    NotYet,
 }
 
 impl Reconcile for Controller {
@@ -207,13 +222,21 @@ impl Reconcile for Controller {
                 Err(error) => return Err(error),
             }
         }
-        if vmi.is_none() && self.replace_choices(&vm).await? {
+        let replaced = match vmi {
+            None => self.replace_choices(&vm).await?,
+            Some(_) => Replaced::Kept,
+        };
+        if replaced == Replaced::Written {
             return Ok(None);
         }
         let expanded = match vm.metadata.deletion_timestamp {
             Some(_) => None,
             None => self.expand(&mut vm).await?.map_err(|problems| explain(&problems)).transpose(),
         };
+        // What was missing came meanwhile. References that were recorded would stay.
+        if replaced == Replaced::NotYet && matches!(expanded, Some(Ok(_))) {
+            return Ok(Some(Duration::ZERO));
+        }
         let provision = Provision::of(&vm, &*self.caches.storage);
         let refused = self.refused().get(key).cloned();
         let now = Timestamp::now();
