@@ -65,7 +65,7 @@ sections! {
         Both "domain.devices.disks[].disk.bus", "`virtio`, `sata` and `scsi`; `usb` and more than 6 drives on `sata` are on `qemu`";
         Qemu "domain.devices.disks[].disk.pciAddress", "slots 01 to 1d of the root bus; of disks on `virtio`";
         Both "domain.devices.disks[].disk.readonly", "refused on `sata`, as by KubeVirt";
-        Both "domain.devices.disks[].errorPolicy", "";
+        Both "domain.devices.disks[].errorPolicy", "of CD-ROM drives on `native` alone";
         Both "domain.devices.disks[].io", "it changes nothing on `native`";
         Refused "domain.devices.disks[].lun.bus", "SCSI devices are not passed through yet";
         Refused "domain.devices.disks[].lun.readonly", "SCSI devices are not passed through yet";
@@ -293,10 +293,10 @@ sections! {
         Both "topologySpreadConstraints[]", "in clusters";
     }
     "Utility volumes" {
-        Refused "utilityVolumes[].claimName", "there are no memory dumps and backups yet";
-        Refused "utilityVolumes[].name", "there are no memory dumps and backups yet";
-        Refused "utilityVolumes[].readOnly", "there are no memory dumps and backups yet";
-        Refused "utilityVolumes[].type", "there are no memory dumps and backups yet";
+        Refused "utilityVolumes[].claimName", "memory is dumped to `memoryDump` volumes; there are no backups yet";
+        Refused "utilityVolumes[].name", "memory is dumped to `memoryDump` volumes; there are no backups yet";
+        Refused "utilityVolumes[].readOnly", "memory is dumped to `memoryDump` volumes; there are no backups yet";
+        Refused "utilityVolumes[].type", "memory is dumped to `memoryDump` volumes; there are no backups yet";
     }
     "Volumes" {
         Both "volumes[].cloudInitConfigDrive.networkData", "at most 2048 bytes";
