@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use futures_util::stream;
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::transport::Server as Transport;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
@@ -216,13 +216,16 @@ fn tail_console(launcher: &Path) -> Result<(), LauncherError> {
 }
 
 fn run(socket: &Path, args: Args) -> Result<(), LauncherError> {
-    process::harden().map_err(LauncherError::Harden)?;
-    if args.landlock {
-        // While there is one thread: rules hold for the thread that sets them, and what it starts.
-        landlock::restrict_in_pod(socket.parent(), &args.writable)?;
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
+        // Before all else: as the first process of a container, it would get no signal that it does not handle, and the kubelet
+        // sends SIGTERM once. One that comes early is kept.
+        let terminations = terminations().map_err(LauncherError::Runtime)?;
+        process::harden().map_err(LauncherError::Harden)?;
+        if args.landlock {
+            // While there is one thread: rules hold for the thread that sets them, and what it starts.
+            landlock::restrict_in_pod(socket.parent(), &args.writable)?;
+        }
         let listener = vireo_launcher::socket::bind(socket)?;
         info!(socket = %socket.display(), "waiting for a VM");
         // In a Pod, only this process makes it.
@@ -231,7 +234,7 @@ fn run(socket: &Path, args: Args) -> Result<(), LauncherError> {
         let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };
         let (session, handle) =
             Session::new(Box::new(LocalNode { qemu: args.qemu, firmware, files, seccomp: args.seccomp }));
-        handle_signals(&handle).map_err(LauncherError::Runtime)?;
+        exit_at(terminations, &handle);
         serve(session, handle, listener).await.map_err(LauncherError::Serve)
     })
 }
@@ -261,10 +264,16 @@ async fn serve(
     }
 }
 
-/// SIGTERM and SIGINT shut the guest down; a vanished terminal means nothing.
-fn handle_signals(handle: &Handle) -> io::Result<()> {
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        let mut signals = signal(kind)?;
+/// SIGTERM and SIGINT, which shut the guest down; a vanished terminal means nothing.
+fn terminations() -> io::Result<[(SignalKind, Signal); 2]> {
+    signal(SignalKind::hangup()).map(drop)?;
+    let of = |kind| signal(kind).map(|signals| (kind, signals));
+    Ok([of(SignalKind::terminate())?, of(SignalKind::interrupt())?])
+}
+
+/// Ends the session at each of these signals.
+fn exit_at(terminations: [(SignalKind, Signal); 2], handle: &Handle) {
+    for (kind, mut signals) in terminations {
         let handle = handle.clone();
         tokio::spawn(async move {
             while signals.recv().await.is_some() {
@@ -273,5 +282,4 @@ fn handle_signals(handle: &Handle) -> io::Result<()> {
             }
         });
     }
-    signal(SignalKind::hangup()).map(drop)
 }
