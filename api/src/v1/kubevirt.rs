@@ -285,17 +285,12 @@ shapes! {
 
     /// Devices and features of VMIs.
     pub struct VirtualMachineOptions {
-        /// Does not log serial consoles of VMIs that do not set `logSerialConsole`. This is also the default.
-        pub disable_serial_console_log: Option<DisableSerialConsoleLog>,
         /// Has memory balloons give no free pages of guests back to nodes, in VMIs that are started afterwards.
         pub disable_free_page_reporting: Option<DisableFreePageReporting>,
     }
 
     /// Has memory balloons give no free pages of guests back to nodes.
     pub struct DisableFreePageReporting {}
-
-    /// Does not log serial consoles of VMIs that do not set `logSerialConsole`.
-    pub struct DisableSerialConsoleLog {}
 
     /// Resource requirements of a type of containers beside the launcher.
     pub struct SupportContainerResources {

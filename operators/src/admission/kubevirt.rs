@@ -100,13 +100,6 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
     let replicas =
         has_replicas.then(|| WithoutEffect { field: "spec.workloads.replicas".to_owned(), value: None });
     let configuration = &spec.configuration;
-    // Consoles are logged only where VMIs ask for it.
-    let options = configuration.virtual_machine_options.as_ref();
-    let console_log = options.is_some_and(|options| options.disable_serial_console_log.is_some());
-    let console_log = console_log.then(|| WithoutEffect {
-        field: "spec.configuration.virtualMachineOptions.disableSerialConsoleLog".to_owned(),
-        value: None,
-    });
     let value = |field: &str, value: &String| WithoutEffect {
         field: format!("spec.configuration.{field}"),
         value: Some(value.clone()),
@@ -138,7 +131,6 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
     });
     unknown
         .chain(replicas)
-        .chain(console_log)
         .chain(gates)
         .chain(disabled)
         .chain(ciphers)
