@@ -150,6 +150,11 @@ mod tests {
     }
 
     #[test]
+    fn files_are_named_after_vmi_and_volume_as_kubevirts() {
+        assert_eq!(prefix("web", "dumps"), "web-dumps-");
+    }
+
+    #[test]
     fn a_file_that_may_be_written_is_not_removed() {
         let rejected = LinkError::Fault(Box::default());
         assert_eq!(leftover(&Err(rejected)), Leftover::This);

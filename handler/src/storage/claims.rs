@@ -374,6 +374,9 @@ mod tests {
         let small = create("web-dumps-", 2 << 20).unwrap_err().to_string();
         assert_eq!(small, "PVC a/data has 1 MiB: a dump of the guest's memory needs 2 MiB");
         assert!(kept.exists());
+        // One of this minute is there already.
+        (0..60).for_each(|_| drop(create("web-dumps-", 1).unwrap()));
+        assert!(create("web-dumps-", 1).unwrap_err().to_string().contains("File exists"));
         claims.remove("a", "data").unwrap();
         assert!(!kept.exists(), "it goes with the claim");
     }
