@@ -1,4 +1,4 @@
-//! What a process holds in memory beside its guest's RAM.
+//! What a process holds in memory of its guest's RAM, and beside it.
 
 use std::io;
 
@@ -16,17 +16,42 @@ pub enum Ram {
     },
 }
 
+/// KiB that are resident in the mappings of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// Those of the guest's RAM; nothing if no mapping is that.
+    pub ram: Option<u64>,
+    /// All others.
+    pub beside: u64,
+}
+
+impl Resident {
+    /// That of `pid`.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn of(pid: u32, ram: Ram) -> io::Result<Self> {
+        parse(&std::fs::read_to_string(format!("/proc/{pid}/smaps"))?, ram).map_err(io::Error::other)
+    }
+}
+
 /// KiB resident in all mappings of `pid` but the guest's RAM.
 ///
 /// # Errors
 /// If the process is gone, or has no mapping that is the RAM it should have.
 pub fn beside(pid: u32, ram: Ram) -> io::Result<u64> {
-    sum(&std::fs::read_to_string(format!("/proc/{pid}/smaps"))?, ram).map_err(io::Error::other)
+    beside_ram(Resident::of(pid, ram)?, ram).map_err(io::Error::other)
 }
 
-fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
-    let mut total = 0;
-    let mut found = 0;
+fn beside_ram(resident: Resident, ram: Ram) -> Result<u64, String> {
+    match (resident.ram, ram) {
+        (None, Ram::Ours | Ram::Anonymous { .. }) => Err(format!("no mapping is the guest's RAM ({ram:?})")),
+        _ => Ok(resident.beside),
+    }
+}
+
+fn parse(smaps: &str, ram: Ram) -> Result<Resident, String> {
+    let mut sum = Resident { ram: None, beside: 0 };
     let mut current = None;
     let mut resident = 0;
     for line in smaps.lines() {
@@ -43,14 +68,13 @@ fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
                 Ram::None => false,
                 Ram::Anonymous { bytes } => name.is_empty() && end - start == bytes,
             };
-            found += u32::from(is_ram);
-            total += if is_ram { 0 } else { resident };
+            match is_ram {
+                true => sum.ram = Some(sum.ram.unwrap_or_default() + resident),
+                false => sum.beside += resident,
+            }
         }
     }
-    match (found, ram) {
-        (0, Ram::Ours | Ram::Anonymous { .. }) => Err(format!("no mapping is the guest's RAM ({ram:?})")),
-        _ => Ok(total),
-    }
+    Ok(sum)
 }
 
 /// Start, end and name of a mapping, if the line begins one.
@@ -84,15 +108,23 @@ Rss:                  12 kB
 VmFlags: rd wr mr mw me gd ac
 ";
 
+    fn beside_in(smaps: &str, ram: Ram) -> Result<u64, String> {
+        beside_ram(parse(smaps, ram)?, ram)
+    }
+
     #[test]
-    fn only_the_advised_or_sized_mapping_is_left_out() {
-        assert_eq!(sum(SMAPS, Ram::Ours), Ok(100 + 80000 + 12));
-        assert_eq!(sum(SMAPS, Ram::Anonymous { bytes: 512 << 20 }), Ok(100 + 90000 + 12));
+    fn only_the_advised_or_sized_mapping_is_ram() {
+        let resident = |ram, beside| Ok(Resident { ram, beside });
+        assert_eq!(parse(SMAPS, Ram::Ours), resident(Some(90000), 100 + 80000 + 12));
+        let sized = Ram::Anonymous { bytes: 512 << 20 };
+        assert_eq!(parse(SMAPS, sized), resident(Some(80000), 100 + 90000 + 12));
+        assert_eq!(beside_in(SMAPS, sized), Ok(100 + 90000 + 12));
+        assert_eq!(parse(SMAPS, Ram::None), resident(None, 100 + 90000 + 80000 + 12));
     }
 
     #[test]
     fn a_process_without_the_guests_ram_is_no_result() {
-        assert!(sum(SMAPS, Ram::Anonymous { bytes: 128 << 20 }).is_err());
-        assert!(sum("", Ram::Ours).is_err());
+        assert!(beside_in(SMAPS, Ram::Anonymous { bytes: 128 << 20 }).is_err());
+        assert!(beside_in("", Ram::Ours).is_err());
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use kube::Client;
+use vireo_tests::audit::AuditLog;
 
-use self::audit::Audit;
 use self::round::Subject;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -50,10 +50,10 @@ async fn main() -> Result<(), Error> {
         for round in 0..arguments.rounds {
             for (subject, took) in subjects.iter().zip(&mut took) {
                 eprintln!("round {} of {}: {count} × {}", round + 1, arguments.rounds, subject.name);
-                let audit = Audit::begin(&arguments.audit_log)?;
+                let log = AuditLog::begin(&arguments.audit_log)?;
                 took.push(subject.create(count).await?);
                 if subject.name == Subject::VMI {
-                    writes.push(audit.writes()?);
+                    writes.push(audit::Writes::of(&log)?);
                     memory::print(count, round::GUEST_MEMORY)?;
                 }
                 subject.delete().await?;

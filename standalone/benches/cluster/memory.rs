@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use vireo_tests::memory::{Ram, Resident};
+
 use super::Error;
 
 const PROGRAMS: [&str; 5] = ["virt-api", "virt-controller", "virt-handler", "virt-operator", "virt-launcher"];
@@ -67,6 +69,8 @@ fn by_program(hierarchy: &Hierarchy, guest_memory: u64) -> Result<BTreeMap<&'sta
     let mut pods: BTreeMap<PathBuf, Members> = BTreeMap::new();
     for process in fs::read_dir("/proc")? {
         let path = process?.path();
+        let pid = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let Some(pid) = pid else { continue };
         // It may end meanwhile.
         let Ok(cgroups) = fs::read_to_string(path.join("cgroup")) else { continue };
         let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
@@ -76,8 +80,8 @@ fn by_program(hierarchy: &Hierarchy, guest_memory: u64) -> Result<BTreeMap<&'sta
         if let Some(program) = PROGRAMS.into_iter().find(|program| program.starts_with(name.trim_end())) {
             members.program = Some(program);
         }
-        let Ok(smaps) = fs::read_to_string(path.join("smaps")) else { continue };
-        members.guest += resident_of_size(&smaps, guest_memory);
+        let resident = Resident::of(pid, Ram::Anonymous { bytes: guest_memory });
+        members.guest += resident.ok().and_then(|resident| resident.ram).unwrap_or_default() * 1024;
     }
     let mut programs: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (pod, members) in pods {
@@ -100,26 +104,6 @@ fn pod_cgroup(hierarchy: &Hierarchy, cgroups: &str) -> Option<PathBuf> {
     let until = path.split('/').position(|part| part.starts_with("pod"))?;
     let pod: PathBuf = path.split('/').take(until + 1).collect();
     Some(Path::new(hierarchy.root).join("kubepods").join(pod))
-}
-
-/// Bytes that are resident in anonymous mappings of exactly this size, as the memory of a guest is.
-fn resident_of_size(smaps: &str, size: u64) -> u64 {
-    let mut is_guest = false;
-    let mut resident = 0;
-    for line in smaps.lines() {
-        let mut fields = line.split_whitespace();
-        let first = fields.next().unwrap_or_default();
-        if let Some((start, end)) = first.split_once('-') {
-            let of = |text| u64::from_str_radix(text, 16).ok();
-            // Permissions, offset, device and inode come before the name.
-            is_guest = of(end).zip(of(start)).is_some_and(|(end, start)| end - start == size)
-                && fields.nth(4).is_none();
-        } else if first == "Rss:" && is_guest {
-            let kib: Option<u64> = fields.next().and_then(|kib| kib.parse().ok());
-            resident += kib.unwrap_or_default() * 1024;
-        }
-    }
-    resident
 }
 
 fn usage(hierarchy: &Hierarchy, pod: &Path, guest: u64) -> Result<Usage, Error> {
