@@ -42,6 +42,9 @@ const LAUNCHER: &str = "localhost/vireo/virt-launcher:";
 /// The beginning of the names of all images in the manifests.
 const REGISTRY: &str = "localhost/vireo/";
 
+/// A KubeVirt object whose guests need no KVM.
+const EMULATED: &str = r#"{"spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}"#;
+
 /// Vireo in a cluster.
 struct Vireo<'h> {
     client: Client<'h>,
@@ -190,7 +193,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     assert_eq!(digests, self::digests(&cluster::images()), "images that are made again differ");
     images.iter().for_each(|archive| is_read_by_others(archive));
     let made = |target| installed::images(target).map_err(HostError::Start);
-    let (guest, kernel) = (made("archive")?.join("disk.oci.tar"), made("kernel")?.join("kernel-oci"));
+    let guest = made("archive")?.join("disk.oci.tar");
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
     let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL + disturbed::limit());
     let builder = builder.file(programs.join("virtctl"));
@@ -198,10 +201,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let cluster = Cluster::up(builder, &directory)?;
     let vireo = Vireo::new(&cluster, begun);
     vireo.step("Kubernetes is up");
-    vireo.shell(&format!("mkdir -p {}", vireo.host.work("state")))?;
-    for archive in images.iter().filter(|path| !path.to_string_lossy().contains("native")) {
-        cluster.import(archive, None)?;
-    }
+    has_images(&vireo, &cluster, &images)?;
     cluster.import(&guest, Some(GUEST))?;
     installation::becomes_available(&vireo)?;
     let authority = installation::authority(&vireo);
@@ -210,7 +210,6 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     installation::is_monitored(&vireo)?;
     guest::runs(&vireo)?;
     writes::are_few(&vireo, &cluster)?;
-    examples::run_and_go(&vireo, &kernel)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
     refused::quota(&vireo)?;
@@ -235,6 +234,15 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     Ok(())
 }
 
+/// The node has Vireo's images, those of [`cluster::images`].
+fn has_images(vireo: &Vireo<'_>, cluster: &Cluster, images: &[PathBuf]) -> Result<(), HostError> {
+    vireo.shell(&format!("mkdir -p {}", vireo.host.work("state")))?;
+    images
+        .iter()
+        .filter(|path| !path.to_string_lossy().contains("native"))
+        .try_for_each(|archive| cluster.import(archive, None))
+}
+
 /// Without KVM, guests wait for a node that has it, unless they may be emulated.
 fn needs_kvm(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(), HostError> {
     let has = vireo.ok(r"get node node-1 -o jsonpath='{.status.allocatable.devices\.kubevirt\.io/kvm}'");
@@ -243,8 +251,7 @@ fn needs_kvm(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(), HostError> {
         return Ok(());
     }
     kvm::native_guest_on_a_node_that_joins(vireo, cluster)?;
-    let emulated = r#"{"spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}"#;
-    installation::configure(vireo, emulated)?;
+    installation::configure(vireo, EMULATED)?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
-//! The manifests that users are shown: each is applied, reaches the state that it promises, and is deleted.
+//! The manifests that users are shown: each is applied, reaches the state that it promises, and is deleted. Here they run
+//! on a single host; `cluster::examples` runs the same list in a cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,22 +9,23 @@ use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::{HostError, installed, programs};
 
+use crate::scenarios::client::Client;
 use crate::scenarios::node::host_with_programs;
 use crate::scenarios::standalone::Standalone;
 
 /// Several guests start at a time, under emulation.
-const BOOT: Duration = Duration::from_secs(240);
+const BOOT: Duration = Duration::from_secs(400);
 /// All examples on a busy host.
 const ALL: Duration = Duration::from_secs(580);
 /// What the examples call the directory of `hack/images`, and where one keeps its data.
-const IMAGES: &str = "/var/lib/images";
+pub(crate) const IMAGES: &str = "/var/lib/images";
 const DATA: &str = "/var/lib/vireo-data";
 /// The largest manifest.
 const LIMIT: usize = 1 << 16;
 
 /// What a manifest promises.
 #[derive(Clone, Copy, Debug)]
-enum Promise {
+pub(crate) enum Promise {
     /// Its guests come up to their login prompts.
     Login,
     /// Its VMIs are ready, which their guests need not be yet; objects of other kinds are stored.
@@ -32,11 +34,13 @@ enum Promise {
     ReadyOr(&'static str),
     /// The status of its VMI says this, and it is not ready.
     Says(&'static str),
-    /// It is refused on a single host, for this reason.
+    /// It is refused for this reason.
     Refused(&'static str),
+    /// Its objects are stored, if the API server is not too old for them, which it says in these words.
+    StoredOr(&'static str),
 }
 
-use Promise::{Login, Ready, ReadyOr, Refused, Says};
+use Promise::{Login, Ready, ReadyOr, Refused, Says, StoredOr};
 
 /// Manifests that run side by side. Those that name others stand behind them. Of guests that come up, two start at a time: the
 /// kernels of more that are emulated find their timers too slow.
@@ -76,7 +80,7 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
         ("vmi-cpu", Ready),
         ("vmi-limits", Ready),
         ("vmi-node-affinity", Ready),
-        ("vmi-node-selector", Says("didn't match Pod's node affinity/selector")),
+        ("vmi-node-selector", Says("didn't match Pod's node affinity")),
     ],
     &[
         ("standalone/vmi-pvc", Ready),
@@ -108,7 +112,10 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
         ("standalone/vm-cluster-csmall", Ready),
         ("standalone/vm-run-strategies", Ready),
         ("standalone/vm-priorityclass", Ready),
+        ("cluster/demo", Says("localhost/vireo/guest")),
         ("cluster/vmi-bridge", Refused("spec.domain.devices.interfaces[0].bridge")),
+        ("cluster/datavolume", Refused("dataVolumeTemplates")),
+        ("cluster/networks", Refused("NetworkAttachmentDefinition")),
     ],
     &[("demo", Login), ("efi", Login)],
     &[("disk", Login), ("standalone/vm", Login)],
@@ -123,12 +130,58 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
     &[("vmi-kernel-boot", Login)],
 ];
 
+/// What is promised otherwise in a cluster: of one node, without KVM, huge pages, Multus and CDI.
+const IN_CLUSTER: [(&str, Promise); 11] = [
+    // Rules in CEL are Kubernetes 1.25's.
+    ("standalone/crd", StoredOr("x-kubernetes-validations")),
+    ("vmi-hugepages", Says("Insufficient hugepages-2Mi")),
+    ("vmi-host-disk", Refused("HostDisk feature gate")),
+    ("host-disk", Refused("HostDisk feature gate")),
+    ("vmi-vsock", Says("Insufficient devices.kubevirt.io/vhost-vsock")),
+    ("vmi-dedicated-cpus", Says("didn't match")),
+    // The kubelet says it, of the Pod: no component may read the ConfigMaps of all.
+    ("standalone/vmi-missing-configmap", Says("Scheduling")),
+    ("cluster/demo", Ready),
+    ("cluster/vmi-bridge", Ready),
+    ("cluster/datavolume", Says("debian-root")),
+    ("cluster/networks", Refused("NetworkAttachmentDefinition")),
+];
+
 /// A manifest of a group.
-struct Example {
+pub(crate) struct Example {
     name: &'static str,
     promise: Promise,
     text: String,
     objects: Vec<Value>,
+}
+
+impl Example {
+    /// A manifest as it runs in some place: `adapted` gives the images and files that it names the names that they have there.
+    fn read(name: &'static str, promise: Promise, adapted: impl Fn(&str) -> String) -> Self {
+        let text = std::fs::read_to_string(directory().join(format!("{name}.yaml"))).expect(name);
+        let text = adapted(&text);
+        // Guests that need not come up do not hear the power button yet either, and would get all of their time.
+        let text = match promise {
+            Login => text,
+            _ => text.replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 0"),
+        };
+        let objects = vireo_manifest::documents(&text, LIMIT).expect(name);
+        Self { name, promise, text, objects }
+    }
+
+    /// What it creates.
+    pub(crate) fn objects(&self) -> &[Value] {
+        &self.objects
+    }
+}
+
+/// The groups as they run in a cluster.
+pub(crate) fn in_cluster(adapted: impl Fn(&str) -> String) -> Vec<Vec<Example>> {
+    let others = BTreeMap::from(IN_CLUSTER);
+    let read = |(name, promise): &(&'static str, Promise)| {
+        Example::read(name, *others.get(name).unwrap_or(promise), &adapted)
+    };
+    GROUPS.iter().map(|group| group.iter().map(read).collect()).collect()
 }
 
 /// What there is of VMs at one moment.
@@ -151,12 +204,12 @@ fn every_example_has_a_promise() {
     let given: Vec<String> = GROUPS.concat().iter().map(|(name, _)| (*name).to_owned()).collect();
     let known: BTreeSet<String> = given.iter().cloned().collect();
     assert_eq!(known.len(), given.len(), "one is there twice");
-    let found = &manifests("") | &manifests("standalone/");
+    let found = &(&manifests("") | &manifests("standalone/")) | &manifests("cluster/");
     let missing: Vec<_> = found.difference(&known).collect();
     assert!(missing.is_empty(), "without a promise: {missing:?}");
-    for name in known.difference(&found) {
-        assert!(name.starts_with("cluster/"), "{name} is not there");
-    }
+    let absent: Vec<_> = known.difference(&found).collect();
+    assert!(absent.is_empty(), "promised, and not there: {absent:?}");
+    assert!(IN_CLUSTER.iter().all(|(name, _)| known.contains(*name)), "{IN_CLUSTER:?}");
     assert!(found.len() >= 60, "{}", found.len());
 }
 
@@ -171,43 +224,59 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
     let standalone = Standalone::start(&host)?;
     // The link that README.md instructs users to create.
     host.shell(&format!("ln -s {} {}", images.display(), host.work("images"))).run()?.ok();
+    let adapted = |text: &str| text.replace(IMAGES, &host.work("images")).replace(DATA, &host.work("data"));
     for group in GROUPS {
-        let read = |(name, promise): &(&'static str, Promise)| {
-            let text = std::fs::read_to_string(directory().join(format!("{name}.yaml"))).expect(name);
-            let text = text.replace(IMAGES, &host.work("images")).replace(DATA, &host.work("data"));
-            // Guests that need not come up do not hear the power button yet either, and would get all of their time.
-            let text = match promise {
-                Login => text,
-                _ => text.replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 0"),
-            };
-            let objects = vireo_manifest::documents(&text, LIMIT).expect(name);
-            Example { name, promise: *promise, text, objects }
-        };
-        runs_and_goes(&standalone, &group.iter().map(read).collect::<Vec<_>>())?;
+        let read = |(name, promise): &(&'static str, Promise)| Example::read(name, *promise, adapted);
+        let group: Vec<Example> = group.iter().map(read).collect();
+        run_and_go(&standalone, &group, || Ok(standalone.launchers()? == "0"))?;
     }
     Ok(())
 }
 
-fn runs_and_goes(standalone: &Standalone<'_>, group: &[Example]) -> Result<(), HostError> {
+/// Manifests run side by side, and go; `is_empty` says whether no launcher is left.
+pub(crate) fn run_and_go(
+    client: &Client<'_>,
+    group: &[Example],
+    is_empty: impl Fn() -> Result<bool, HostError>,
+) -> Result<(), HostError> {
     let begin = Instant::now();
     let step = |what: &str| eprintln!("examples: {what} after {:?}", begin.elapsed());
     let (refused, kept): (Vec<_>, Vec<_>) =
         group.iter().partition(|example| matches!(example.promise, Refused(_)));
     for example in refused {
         let Refused(why) = example.promise else { continue };
-        let output = standalone.kubectl("apply -f -", Some(&example.text))?;
+        let output = client.kubectl("apply -f -", Some(&example.text))?;
         assert!(output.stderr.contains(why), "{}: {}", example.name, output.stderr);
+        // The rest of a manifest of which one object is refused.
+        client.kubectl("delete --ignore-not-found --wait=false -f -", Some(&example.text))?;
     }
-    standalone.kubectl("apply -f -", Some(&joined(kept.iter().copied())))?.ok();
+    let (alone, kept): (Vec<_>, Vec<_>) =
+        kept.into_iter().partition(|example| matches!(example.promise, StoredOr(_)));
+    for example in alone {
+        let StoredOr(why) = example.promise else { continue };
+        let output = client.kubectl("apply -f -", Some(&example.text))?;
+        if output.stderr.contains(why) {
+            eprintln!("examples: skipped: {}: the API server knows no {why}", example.name);
+            continue;
+        }
+        output.ok();
+        client.kubectl("delete -f -", Some(&example.text))?.ok();
+    }
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = kept.iter().map(|example| example.name).collect();
+    eprintln!("examples: {}", names.join(", "));
+    client.kubectl("apply -f -", Some(&joined(kept.iter().copied())))?.ok();
     for vm in
         kept.iter().flat_map(|example| &example.objects).filter(|vm| vm["spec"]["runStrategy"] == "Halted")
     {
-        standalone.virtctl(&format!("start {}", name(vm)))?.ok();
+        client.virtctl(&format!("start {}", name(vm)))?.ok();
     }
     let mut observed = Observed(Vec::new());
     let mut unmet = Vec::new();
     let reached = eventually("the promises are kept", BOOT, || {
-        observed = Observed(standalone.items("vm,vmi,vmirs,vmpool")?);
+        observed = Observed(client.items("vm,vmi,vmirs,vmpool")?);
         unmet = kept.iter().filter(|example| !observed.keeps(example)).map(|example| example.name).collect();
         Ok(unmet.is_empty())
     });
@@ -215,17 +284,17 @@ fn runs_and_goes(standalone: &Standalone<'_>, group: &[Example]) -> Result<(), H
     step("promises are kept");
     for example in kept.iter().filter(|example| matches!(example.promise, Login)) {
         for guest in observed.guests(example) {
-            standalone.console_process(&guest)?.wait_for("login: ", BOOT)?;
+            client.console_process(&guest)?.wait_for("login: ", BOOT)?;
         }
     }
     step("guests are up");
-    standalone.kubectl("delete --timeout=180s -f -", Some(&joined(kept.iter().copied())))?.ok();
+    client.kubectl("delete --wait=false -f -", Some(&joined(kept.iter().copied())))?.ok();
     eventually("nothing is left of them", BOOT, || {
         let kinds = "vm,vmi,vmirs,vmpool,pvc,virtualmachineinstancetypes,virtualmachinepreferences";
-        let left = standalone.kubectl(&format!("get {kinds} -A"), None)?;
+        let left = client.kubectl(&format!("get {kinds} -A"), None)?;
         Ok(left.stderr.contains("No resources found"))
     })?;
-    eventually("no launcher is left", BOOT, || Ok(standalone.launchers()? == "0"))?;
+    eventually("no launcher is left", BOOT, is_empty)?;
     step("they are gone");
     Ok(())
 }
@@ -257,7 +326,7 @@ impl Observed {
             Login | Ready => objects.all(|object| self.runs(object)),
             ReadyOr(why) => objects.all(|object| self.runs(object) || self.says(object, why)),
             Says(why) => objects.all(|object| !self.runs(object) && self.says(object, why)),
-            Refused(_) => false,
+            Refused(_) | StoredOr(_) => false,
         }
     }
 

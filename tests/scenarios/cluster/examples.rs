@@ -1,132 +1,149 @@
-//! The manifests that users are shown for one host: with the names that their images have in a cluster, they run there, too.
-//! Those with claims are `volumes`' and `state`'s, and those of `examples/cluster` are `guest`'s and `networks`'.
+//! The manifests that users are shown, in a cluster: with the names that their images have there, and with volumes for their
+//! claims. What each promises is `examples`' list, which a single host keeps, too.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vireo_tests::HostError;
-use vireo_tests::eventually::eventually;
+use vireo_tests::cluster::{self, Cluster};
+use vireo_tests::{HostBuilder, HostError, installed, programs};
 
-use super::{GUEST, STEP, Vireo};
-use crate::scenarios::probes::condition;
+use super::{EMULATED, GUEST, LIMIT, Vireo, has_images, installation, leaves_nothing};
+use crate::scenarios::examples::{self, Example, IMAGES};
 
-/// What manifests call the images of `hack/images`.
-const DISK: &str = "oci:/var/lib/images/disk-oci";
-const KERNEL: &str = "oci:/var/lib/images/kernel-oci";
-/// The name of the image with a kernel on the node.
-const KERNEL_IMAGE: &str = "localhost/vireo/kernel";
-/// Many guests start at a time, emulated, and one has to serve its page.
-const BOOT: Duration = Duration::from_secs(400);
-/// Guests that do not hear the power button yet get all of their grace period.
-const END: Duration = Duration::from_secs(180);
-
-/// Manifests that run side by side, and the number of their guests.
-const SIDE_BY_SIDE: [(&str, usize); 8] = [
-    (include_str!("../../../examples/demo.yaml"), 1),
-    (include_str!("../../../examples/disk.yaml"), 1),
-    (include_str!("../../../examples/kernel.yaml"), 1),
-    (include_str!("../../../examples/standalone/vm.yaml"), 1),
-    (include_str!("../../../examples/standalone/probes.yaml"), 1),
-    (include_str!("../../../examples/standalone/files.yaml"), 1),
-    (include_str!("../../../examples/standalone/instancetype.yaml"), 1),
-    (include_str!("../../../examples/standalone/replicaset.yaml"), 2),
+/// The images that manifests name, below [`IMAGES`], and what they are called on the node: by a tag other than `latest`, so
+/// that they are not pulled.
+const NAMES: [(&str, &str); 3] = [
+    ("debian/disk-oci", "localhost/vireo/debian"),
+    ("disk-oci", GUEST),
+    ("kernel-oci", "localhost/vireo/kernel"),
 ];
-/// It has the labels of the replica set.
-const AFTERWARDS: (&str, usize) = (include_str!("../../../examples/standalone/pool.yaml"), 2);
+const TAG: &str = "1";
+/// Where the volumes are on the node.
+const VOLUMES: &str = "/var/lib/kubevirt/volumes";
+/// The volume for the state of a VM beside its disks.
+const STATE: &str = "\
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: state}
+spec: {accessModes: [ReadWriteOnce], storageClassName: state, capacity: {storage: 16Mi}, hostPath: {path: /var/lib/kubevirt/volumes/state, type: DirectoryOrCreate}}
+---
+";
+/// A KubeVirt object whose VMs keep their state there.
+const KEEPS_STATE: &str = r#"{"spec": {"configuration": {"vmStateStorageClass": "state"}}}"#;
+const ALL: Duration = Duration::from_secs(3000);
 
-/// A manifest with the images of a cluster's node. One of its guests has a display.
+/// A manifest with the names of its images in the cluster.
 fn adapted(manifest: &str) -> String {
-    let text = manifest.replace(DISK, &format!("{GUEST}:1")).replace(KERNEL, &format!("{KERNEL_IMAGE}:1"));
-    assert!(!text.contains("oci:"), "{text}");
-    match text.contains("name: disk\n") {
-        true => text.replace("autoattachGraphicsDevice: false", "autoattachGraphicsDevice: true"),
-        false => text,
-    }
+    let renamed = NAMES.iter().fold(manifest.to_owned(), |text, (image, name)| {
+        text.replace(&format!("oci:{IMAGES}/{image}\n"), &format!("{name}:{TAG}\n"))
+    });
+    assert!(!renamed.contains("oci:"), "an image has no name in a cluster: {renamed}");
+    renamed
 }
 
-fn is_ready(vmi: &Value) -> bool {
-    condition(vmi, "Ready")["status"] == "True"
-}
-
-/// Gives images of the node names whose pull policy is not `Always`.
-fn name_images(vireo: &Vireo<'_>, kernel: &Path) -> Result<(), HostError> {
-    vireo.on_node(&format!("ctr -n k8s.io images tag --force {GUEST}:latest {GUEST}:1"))?;
-    let layout = kernel.display();
-    vireo.on_node(&format!(
-        "tar -C {layout} -cf - . | ctr -n k8s.io images import --base-name {KERNEL_IMAGE} -"
-    ))?;
-    vireo.on_node(&format!("ctr -n k8s.io images tag --force {KERNEL_IMAGE}:latest {KERNEL_IMAGE}:1"))?;
+/// Gives an image layout a name on the node.
+fn name_image(vireo: &Vireo<'_>, layout: &Path, name: &str) -> Result<(), HostError> {
+    let layout = layout.display();
+    vireo.on_node(&format!("tar -C {layout} -cf - . | ctr -n k8s.io images import --base-name {name} -"))?;
+    vireo.on_node(&format!("ctr -n k8s.io images tag --force {name}:latest {name}:{TAG}"))?;
     Ok(())
 }
 
-/// Each example runs and goes; `kernel` is the image layout with a kernel.
-pub(super) fn run_and_go(vireo: &Vireo<'_>, kernel: &Path) -> Result<(), HostError> {
-    vireo.step("the examples are applied");
-    name_images(vireo, kernel)?;
-    let all = SIDE_BY_SIDE.map(|(manifest, _)| adapted(manifest)).join("---\n");
-    vireo.feed("apply -f -", &all);
-    for halted in ["vm", "sized"] {
-        vireo.becomes(&format!("vm {halted}"), "is stopped", |vm| {
-            vm["status"]["printableStatus"] == "Stopped"
+/// A disk of the node for claims of block devices.
+struct Disk<'v> {
+    vireo: &'v Vireo<'v>,
+    file: PathBuf,
+}
+
+impl<'v> Disk<'v> {
+    const SIZE: &'static str = "64M";
+
+    /// Makes it of a file, which may be that of a disk that is left.
+    fn attach(vireo: &'v Vireo<'_>, file: PathBuf) -> Result<(Self, String), HostError> {
+        let disk = Self { vireo, file };
+        disk.detach()?;
+        let path = disk.file.display();
+        vireo.shell(&format!("truncate -s {} {path}", Self::SIZE))?;
+        let device = vireo.shell(&format!("losetup --find --show {path}"))?.trim().to_owned();
+        Ok((disk, device))
+    }
+
+    fn detach(&self) -> Result<(), HostError> {
+        let path = self.file.display();
+        self.vireo.shell(&format!("losetup -n -O NAME -j {path} | xargs -r -n 1 losetup -d"))?;
+        Ok(())
+    }
+}
+
+impl Drop for Disk<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            eprintln!("{}: {error}", self.file.display());
+        }
+    }
+}
+
+/// The volume for a claim of a manifest. `device` is for those of block devices.
+fn volume(claim: &Value, device: &str) -> String {
+    let (name, spec) = (claim["metadata"]["name"].as_str().unwrap_or_default(), &claim["spec"]);
+    let source = match spec["volumeMode"] == "Block" {
+        true => format!(
+            "volumeMode: Block, local: {{path: {device}}}, nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [node-1]}}]}}]}}}}"
+        ),
+        false => format!("hostPath: {{path: {VOLUMES}/{name}, type: DirectoryOrCreate}}"),
+    };
+    let (modes, size) = (&spec["accessModes"], &spec["resources"]["requests"]["storage"]);
+    format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec: {{accessModes: {modes}, capacity: {{storage: {size}}}, claimRef: {{namespace: default, name: {name}}}, {source}}}\n"
+    )
+}
+
+#[test]
+fn all_run_and_go() -> Result<(), HostError> {
+    let begun = Instant::now();
+    let made = |target| installed::images(target).map_err(HostError::Start);
+    let images = made("archive")?;
+    made("kernel")?;
+    made("debian-disk")?;
+    let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster-examples");
+    let cluster = Cluster::up(builder.file(programs.join("virtctl")), &directory)?;
+    let vireo = Vireo::new(&cluster, begun);
+    vireo.step("Kubernetes is up");
+    has_images(&vireo, &cluster, &cluster::images())?;
+    for (image, name) in NAMES {
+        name_image(&vireo, &images.join(image), name)?;
+    }
+    installation::becomes_available(&vireo)?;
+    installation::configure(&vireo, EMULATED)?;
+    installation::configure(&vireo, KEEPS_STATE)?;
+    let (disk, device) = Disk::attach(&vireo, vireo.host.work("block.img").into())?;
+    for group in examples::in_cluster(adapted) {
+        vireo.step("the next examples");
+        let volumes: Vec<_> = claims(&group).map(|claim| volume(claim, &device)).collect();
+        for claim in claims(&group).filter(|claim| claim["spec"]["accessModes"][0] == "ReadOnlyMany") {
+            // Nobody else makes the disk that is only read.
+            let directory = format!("{VOLUMES}/{}", claim["metadata"]["name"].as_str().unwrap_or_default());
+            vireo.on_node(&format!("mkdir -p {directory}; truncate -s 64M {directory}/disk.img"))?;
+        }
+        vireo.feed("apply -f -", &(STATE.to_owned() + &volumes.join("---\n")));
+        examples::run_and_go(&vireo, &group, || {
+            Ok(vireo.items("pods -l kubevirt.io=virt-launcher")?.is_empty()
+                && vireo.processes("virt-launcher")?.is_empty())
         })?;
-        vireo.virtctl(&format!("start {halted}"))?.ok();
+        vireo.ok(&format!("delete pv --all {LIMIT}"));
     }
-    let guests = SIDE_BY_SIDE.iter().map(|(_, guests)| guests).sum();
-    run(vireo, guests)?;
-    vireo.step("they are used");
-    is_seen(vireo)?;
-    serves_its_page(vireo)?;
-    vireo.step("they are deleted");
-    delete(vireo, &all)?;
-    vireo.step("a pool is applied and deleted");
-    let (pool, guests) = (adapted(AFTERWARDS.0), AFTERWARDS.1);
-    vireo.feed("apply -f -", &pool);
-    run(vireo, guests)?;
-    delete(vireo, &pool)
-}
-
-/// Waits until so many guests run, and are ready where they say so.
-fn run(vireo: &Vireo<'_>, guests: usize) -> Result<(), HostError> {
-    let mut last = Vec::new();
-    eventually("all guests are ready", BOOT, || {
-        last = vireo.items("vmi")?;
-        Ok(last.len() == guests && last.iter().all(is_ready))
-    })
-    .inspect_err(|_| {
-        let waiting = last.iter().filter(|vmi| !is_ready(vmi));
-        waiting.for_each(|vmi| eprintln!("{}: {:#}", vmi["metadata"]["name"], vmi["status"]));
-    })
-}
-
-/// The display of a guest, through the API server.
-fn is_seen(vireo: &Vireo<'_>) -> Result<(), HostError> {
-    let picture = vireo.host.work("disk.png");
-    vireo.virtctl(&format!("vnc screenshot disk -f {picture}"))?.ok();
-    let begins = vireo.shell(&format!("head -c 4 {picture} | od -An -c"))?;
-    assert!(begins.contains("P   N   G"), "{begins}");
+    drop(disk);
+    leaves_nothing(&vireo)?;
+    vireo.step("end");
+    cluster.done();
     Ok(())
 }
 
-/// A port of a guest, through the API server. The guest is ready, so that its page is there.
-fn serves_its_page(vireo: &Vireo<'_>) -> Result<(), HostError> {
-    let virtctl = vireo.host.input("virtctl");
-    let request = format!(
-        "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vm/probes 80"
-    );
-    let page = vireo.on_node(&request)?;
-    assert!(page.contains("200 OK") && page.contains("hello from probes"), "{page}");
-    Ok(())
-}
-
-/// Deletes what was applied, of which nothing is left.
-fn delete(vireo: &Vireo<'_>, manifest: &str) -> Result<(), HostError> {
-    vireo.feed("delete --wait=false -f -", manifest);
-    eventually("nothing is left of it", END, || {
-        let left = vireo.ok("get vm,vmi,vmirs,vmpool,virtualmachineclusterinstancetype -o name");
-        Ok(left.is_empty() && vireo.items("pods -l kubevirt.io=virt-launcher")?.is_empty())
-    })?;
-    let left = vireo.ok("get configmap/app secret/password serviceaccount/robot --ignore-not-found -o name");
-    assert_eq!(left, "");
-    eventually("no launcher is left", STEP, || Ok(vireo.processes("virt-launcher")?.is_empty()))
+/// The claims of manifests.
+fn claims(group: &[Example]) -> impl Iterator<Item = &Value> {
+    let objects = group.iter().flat_map(Example::objects);
+    objects.filter(|object| object["kind"] == "PersistentVolumeClaim")
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use vireo_tests::{HostBuilder, HostError, programs};
 
 use super::volumes::Storage;
-use super::{LIMIT, Vireo, guest, installation, machine, refused, volumes};
+use super::{EMULATED, LIMIT, Vireo, guest, installation, machine, refused, volumes};
 use crate::scenarios::client::Client;
 
 /// All of it, where images have to be pulled.
@@ -64,8 +64,7 @@ fn kubevirt_on_a_cluster_of_others() -> Result<(), HostError> {
     installation::install(&vireo);
     if !has_kvm(&vireo)? {
         eprintln!("cluster: no node has KVM: guests are emulated");
-        let emulated = r#"{"spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}"#;
-        installation::configure(&vireo, emulated)?;
+        installation::configure(&vireo, EMULATED)?;
     }
     guest::is_used(&vireo)?;
     refused::fields(&vireo)?;

@@ -19,11 +19,12 @@ pub(super) const KEEP: &str = "echo kept >/tmp/kept";
 /// from inside.
 pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a guest starts");
-    vireo.feed("apply -f -", &logged());
+    let manifest = logged().replace("autoattachGraphicsDevice: false", "autoattachGraphicsDevice: true");
+    vireo.feed("apply -f -", &manifest);
     vireo.phase("demo", "Running")?;
     vireo.step("it runs");
     is_in_its_pod(vireo)?;
-    let again = vireo.feed("apply -f -", &logged());
+    let again = vireo.feed("apply -f -", &manifest);
     assert!(again.trim().ends_with("unchanged"), "{again}");
     let mut guest = console(vireo)?;
     let shown = guest.log_in()?;
@@ -32,6 +33,8 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
     is_logged(vireo)?;
     has_ipv6(vireo, &mut guest)?;
+    is_seen(vireo)?;
+    serves_a_page(vireo, &mut guest)?;
     guest.run(KEEP)?;
     let boot = guest.run(BOOT_ID)?;
     is_measured(vireo)?;
@@ -130,6 +133,26 @@ fn has_ipv6(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
     // Its gateway, and the node at the other end of its Pod's wire.
     guest.run("ping -6 -c 1 -W 10 fd10:0:2::1 && ping -6 -c 1 -W 10 fd00:10:244::1")?;
     vireo.on_node(&format!("ping -6 -c 1 -W 10 {address}"))?;
+    Ok(())
+}
+
+/// Its display, through the API server.
+fn is_seen(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let picture = vireo.host.work("demo.png");
+    vireo.virtctl(&format!("vnc screenshot demo -f {picture}"))?.ok();
+    let begins = vireo.shell(&format!("head -c 4 {picture} | od -An -c"))?;
+    assert!(begins.contains("P   N   G"), "{begins}");
+    Ok(())
+}
+
+/// A port, through the API server: the only one that the manifest opens. The request ends before the answer comes.
+fn serves_a_page(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+    guest.run("mkdir -p /run/www && hostname >/run/www/index.html && httpd -h /run/www -p 22")?;
+    let virtctl = vireo.host.input("virtctl");
+    let request =
+        format!("printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vmi/demo 22");
+    let page = vireo.on_node(&request)?;
+    assert!(page.contains("200 OK") && page.ends_with("demo\n"), "{page}");
     Ok(())
 }
 
