@@ -42,14 +42,25 @@ pub(crate) fn set_false(
     why: Option<(&str, &str)>,
     now: Timestamp,
 ) -> bool {
+    set(conditions, kind, "False", why, now)
+}
+
+/// Sets a condition to a status with a reason and a message, or removes it. Whether that changed it.
+pub(crate) fn set(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    status: &str,
+    why: Option<(&str, &str)>,
+    now: Timestamp,
+) -> bool {
     let position = conditions.iter().position(|one| one.r#type == kind);
     let old = position.map(|position| conditions.remove(position));
     let Some((reason, message)) = why else { return old.is_some() };
-    let since = old.as_ref().filter(|old| old.status == "False");
+    let since = old.as_ref().filter(|old| old.status == status);
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let new = Condition {
         r#type: kind.to_owned(),
-        status: "False".to_owned(),
+        status: status.to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
         last_transition_time: since

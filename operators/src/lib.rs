@@ -11,6 +11,7 @@ pub mod config;
 mod controllers;
 pub mod data_volume;
 mod defaults;
+mod deletion;
 mod error;
 pub mod instancetype;
 pub mod leader;

@@ -84,6 +84,8 @@ reasons! {
     Warning {
         /// It could not be created.
         FailedCreate = "FailedCreate",
+        /// It could not be deleted.
+        FailedDelete = "FailedDelete",
         /// The DataVolume of a template could not be created.
         FailedDataVolumeCreate = "FailedDataVolumeCreate",
         /// The service account of a VM may not clone what a template clones.
@@ -112,6 +114,8 @@ reasons! {
         Unhealthy = "Unhealthy",
         /// A disk of a guest failed.
         IoError = "IOerror",
+        /// The file systems of a guest cannot be frozen.
+        FreezeError = "FreezeError",
         /// The guest agent cannot set keys or passwords.
         AccessCredentialsSyncFailed = "AccessCredentialsSyncFailed",
         /// A volume cannot be plugged in or unplugged.

@@ -19,6 +19,7 @@ use super::{Attachment, Step, attachment_pod, current, decide, wanted};
 use crate::ReconcileError;
 use crate::config::LiveConfig;
 use crate::data_volume::StorageCache;
+use crate::deletion::Deletion;
 use crate::vmi::{Claim, LauncherPod, Wait, wait_of_claim};
 
 const COMPONENT: &str = "virtualmachine-controller";
@@ -152,10 +153,16 @@ impl Controller {
         }
     }
 
-    async fn delete(&self, attachment: &Attachment) -> Result<(), ReconcileError> {
+    async fn delete(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        attachment: &Attachment,
+    ) -> Result<(), ReconcileError> {
         let metadata = &attachment.metadata;
         let pods = Kind::POD.namespaced(&self.client, &metadata.namespace);
-        let left = write::delete(&pods, &metadata.name, &metadata.uid).await?;
+        let deletion = Deletion { what: "attachment pod", name: &metadata.name, uid: &metadata.uid };
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        let left = deletion.carry_out(&pods, &self.recorder, regarding).await?;
         let gone = [(ObjectKey::new(&metadata.namespace, &metadata.name), metadata.uid.clone())];
         let gone = if left.is_some() { &[][..] } else { &gone };
         self.attachments.shows(left.as_ref().map_or(0, revision), gone).await;
@@ -186,7 +193,7 @@ impl Reconcile for Controller {
             done = done.and(match (step, launcher) {
                 (Step::Create(claim), Some(launcher)) => self.create(&vmi, launcher, claim).await,
                 (Step::Create(_), None) => Ok(()),
-                (Step::Delete(attachment), _) => self.delete(attachment).await,
+                (Step::Delete(attachment), _) => self.delete(&vmi, attachment).await,
             });
         }
         done.map(|()| None)

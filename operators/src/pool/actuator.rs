@@ -12,6 +12,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::controller::{Controller, ReconcileError};
 use super::{Made, REVISION_LABEL, Revision, Step};
+use crate::deletion::Deletion;
 
 /// What was written of one resource.
 #[derive(Debug, Default)]
@@ -214,8 +215,18 @@ impl<'a> Actuator<'a> {
         }
     }
 
+    async fn delete_object(
+        &self,
+        kind: Kind,
+        deletion: Deletion<'_>,
+    ) -> Result<Option<DynamicObject>, Error> {
+        let regarding = Regarding::new(Kind::POOL, &self.pool.metadata);
+        deletion.carry_out(&self.api(kind), &self.controller.recorder, regarding).await
+    }
+
     async fn delete(&mut self, vm: &Cached<VirtualMachine>) -> Result<(), ReconcileError> {
-        let leaving = write::delete(&self.api(Kind::VM), &vm.key.name, &vm.uid).await?;
+        let deletion = Deletion { what: "virtual machine", name: &vm.key.name, uid: &vm.uid };
+        let leaving = self.delete_object(Kind::VM, deletion).await?;
         self.vms.deleted(vm, leaving.as_ref());
         let text = format!("Deleted VM {} with uid {} from pool", vm.key, vm.uid);
         self.publish(Reason::SuccessfulDelete, text).await;
@@ -231,7 +242,8 @@ impl<'a> Actuator<'a> {
     }
 
     async fn restart(&mut self, vmi: &Cached<VirtualMachineInstance>) -> Result<(), ReconcileError> {
-        let leaving = write::delete(&self.api(Kind::VMI), &vmi.key.name, &vmi.uid).await?;
+        let deletion = Deletion { what: "virtual machine instance", name: &vmi.key.name, uid: &vmi.uid };
+        let leaving = self.delete_object(Kind::VMI, deletion).await?;
         self.vmis.deleted(vmi, leaving.as_ref());
         let text = format!("Successfully updated resource {}", vmi.key);
         self.publish(Reason::SuccessfulDelete, text).await;
@@ -240,7 +252,8 @@ impl<'a> Actuator<'a> {
 
     async fn prune(&mut self, name: &str) -> Result<(), ReconcileError> {
         let Some(revision) = self.controller.caches.revisions.get(&self.key(name)) else { return Ok(()) };
-        let leaving = write::delete(&self.api(Kind::CONTROLLER_REVISION), name, &revision.uid).await?;
+        let deletion = Deletion { what: "controller revision", name, uid: &revision.uid };
+        let leaving = self.delete_object(Kind::CONTROLLER_REVISION, deletion).await?;
         self.revisions.deleted(&revision, leaving.as_ref());
         Ok(())
     }

@@ -18,6 +18,7 @@ use vireo_client::{Kind, ObjectKey};
 
 use super::{Observed, Step, decide, selects};
 use crate::ReconcileError;
+use crate::deletion::Deletion;
 
 const COMPONENT: &str = "virtualmachinereplicaset-controller";
 /// How many sets are reconciled at a time.
@@ -207,7 +208,9 @@ impl Actuator<'_> {
 
     async fn delete(&mut self, vmi: &VirtualMachineInstance) -> Result<(), ReconcileError> {
         let vireo_api::v1::ObjectMeta { namespace, name, uid, .. } = &vmi.metadata;
-        match write::delete(&self.vmis, name, uid).await? {
+        let deletion = Deletion { what: "virtual machine instance", name, uid };
+        let regarding = Regarding::new(Kind::REPLICA_SET, &self.set.metadata);
+        match deletion.carry_out(&self.vmis, &self.controller.recorder, regarding).await? {
             Some(leaving) => self.done.wrote(&leaving),
             None => self.done.gone.push((ObjectKey::new(namespace, name), uid.clone())),
         }

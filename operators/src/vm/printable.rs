@@ -54,7 +54,6 @@ fn of_alive(instance: &VirtualMachineInstance) -> Option<&'static str> {
         _ if lacks("FailedPvcNotFound") => Some("ErrorPvcNotFound"),
         _ if super::life::lacks(instance, "PodScheduled", "Unschedulable") => Some("ErrorUnschedulable"),
         _ if super::life::lacks(instance, "DataVolumesReady", "NotAllDVsReady")
-            || holds(instance, "Provisioning")
             || lacks("PvcNotPopulated") =>
         {
             Some("Provisioning")

@@ -169,6 +169,29 @@ mod tests {
     }
 
     #[test]
+    fn provisioning_is_a_condition_while_data_volumes_are_worked_on() {
+        let text = || "DataVolume d".to_owned();
+        let provisioning = |status: &vireo_api::v1::VirtualMachineInstanceStatus| {
+            let condition = status.conditions.iter().find(|one| one.r#type == "Provisioning")?;
+            assert_eq!((condition.status.as_str(), condition.message.as_str()), ("True", "DataVolume d"));
+            Some(condition.reason.clone())
+        };
+        let mut status = json!({"phase": "Pending"});
+        for (wait, expected) in [
+            (Some(Wait::Consumer(text())), Some("WaitForFirstConsumer")),
+            (Some(Wait::Filling(text())), Some("DataVolumeFilling")),
+            (Some(Wait::NoClaim(text())), None),
+            (Some(Wait::Filling(text())), Some("DataVolumeFilling")),
+            (Some(Wait::Failed(text())), None),
+            (None, None),
+        ] {
+            let decision = decided_after(status, None, StartedBy::Kubelet, wait.as_ref(), &[]);
+            assert_eq!(provisioning(&decision.status).as_deref(), expected, "{wait:?}");
+            status = json!({"phase": "Pending", "conditions": decision.status.conditions});
+        }
+    }
+
+    #[test]
     fn why_it_cannot_be_created_is_reported() {
         let exists = "Pod n/c is not of this VMI, waiting for it to be deleted";
         for (wait, failure, expected) in [

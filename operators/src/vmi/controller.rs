@@ -284,8 +284,8 @@ impl Reconcile for Controller {
                 Step::CreateConsumer => {
                     requeue = self.start(&api, &vmi, Purpose::Consume, failure.as_deref()).await?;
                 }
-                Step::DeletePod(uid) => self.delete_pod(&self.pods, &pods, uid).await?,
-                Step::DeleteConsumer(uid) => self.delete_pod(&self.consumers, &consumers, uid).await?,
+                Step::DeletePod(uid) => self.delete_pod(&vmi, &self.pods, &pods, uid).await?,
+                Step::DeleteConsumer(uid) => self.delete_pod(&vmi, &self.consumers, &consumers, uid).await?,
                 Step::Release => {
                     let finalizers = vmi.metadata.finalizers.iter();
                     let others: Vec<&String> = finalizers.filter(|one| *one != VMI_FINALIZER).collect();

@@ -7,7 +7,7 @@ use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
 use super::{Launcher, LauncherPod, StartedBy, Wait, consumer};
-use crate::conditions::set_false;
+use crate::conditions::{set, set_false};
 
 /// The condition of an instance while its Pod is not bound to a node.
 const POD_SCHEDULED: &str = super::pod::POD_SCHEDULED;
@@ -16,6 +16,8 @@ const SYNCHRONIZED: &str = "Synchronized";
 /// The condition of an instance that says whether its DataVolumes are filled, and why they are not; KubeVirt's.
 const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 const NOT_ALL_READY: &str = "NotAllDVsReady";
+/// The condition of an instance while its DataVolumes are being filled, or get the consumer that they wait for; KubeVirt's.
+const PROVISIONING: &str = "Provisioning";
 /// The condition of an instance that serves.
 const READY: &str = "Ready";
 /// The reason of an instance that was on a node that is not heard of; KubeVirt's.
@@ -216,6 +218,8 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
         };
         set_false(&mut status.conditions, SYNCHRONIZED, failed, observed.now);
         set_false(&mut status.conditions, DATA_VOLUMES_READY, filling, observed.now);
+        let provisioning = observed.wait.and_then(Wait::provisioning);
+        set(&mut status.conditions, PROVISIONING, "True", provisioning, observed.now);
         let is_consumed = consumer::decide(observed, decision);
         report_unbound(consumer::unbound(observed), observed, decision);
         let status = &mut decision.status;

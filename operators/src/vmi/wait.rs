@@ -45,6 +45,15 @@ impl Wait {
         }
     }
 
+    /// What is done for its DataVolumes meanwhile: reason and message.
+    pub(super) fn provisioning(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Filling(message) => Some(("DataVolumeFilling", message)),
+            Self::Consumer(message) => Some(("WaitForFirstConsumer", message)),
+            Self::NoClaim(_) | Self::Failed(_) => None,
+        }
+    }
+
     /// What an instance waits for. Where its node agent finds claims, it waits for DataVolumes alone.
     pub(super) fn of(
         vmi: &VirtualMachineInstance,

@@ -19,6 +19,7 @@ use super::super::memory_dump::{self, DumpVolume};
 use super::super::{Action, LiveChange, RunStrategy, SpecOwner, Start, plug, set_volumes_and_links};
 use super::Controller;
 use crate::ReconcileError;
+use crate::deletion::Deletion;
 use crate::revision::controller_revision;
 
 /// When a VMI or a DataVolume is created again whose creation was refused.
@@ -247,8 +248,10 @@ impl<'a> Actuator<'a> {
     async fn delete(&self, vmi: &Cached<VirtualMachineInstance>) -> Result<(), ReconcileError> {
         let ObjectKey { namespace, name } = &vmi.key;
         let api = Kind::VMI.namespaced(&self.controller.client, namespace);
-        let left = write::delete(&api, name, &vmi.uid).await?;
         let uid = &vmi.uid;
+        let deletion = Deletion { what: "virtual machine instance", name, uid };
+        let regarding = Regarding::new(Kind::VM, &self.vm.metadata);
+        let left = deletion.carry_out(&api, &self.controller.recorder, regarding).await?;
         let text =
             format!("Stopped the virtual machine by deleting the virtual machine instance with uid {uid}");
         self.publish(Reason::SuccessfulDelete, text).await;

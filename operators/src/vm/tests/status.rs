@@ -28,7 +28,7 @@ fn the_status_for_people_is_that_of_the_instance() {
         ("Synchronized", "False", "PvcNotPopulated", "Pending", "Provisioning"),
         ("Synchronized", "False", "PvcNotBound", "Pending", "WaitingForVolumeBinding"),
         ("PodScheduled", "False", "Unschedulable", "Scheduling", "ErrorUnschedulable"),
-        ("Provisioning", "True", "", "Pending", "Provisioning"),
+        ("DataVolumesReady", "False", "NotAllDVsReady", "Pending", "Provisioning"),
     ] {
         let condition = Condition {
             r#type: kind.to_owned(),

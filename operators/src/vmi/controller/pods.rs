@@ -19,6 +19,7 @@ use super::super::{
 use super::Controller;
 use crate::ReconcileError;
 use crate::config::ClusterConfig;
+use crate::deletion::Deletion;
 
 /// How soon it is looked again for something that an instance waits for.
 const WAIT: Duration = Duration::from_secs(5);
@@ -199,13 +200,17 @@ impl Controller {
     /// Deletes one of some Pods of an instance, which a cache has.
     pub(super) async fn delete_pod(
         &self,
+        vmi: &Cached<VirtualMachineInstance>,
         cache: &Informer<LauncherPod>,
         pods: &[&LauncherPod],
         uid: &str,
     ) -> Result<(), ReconcileError> {
         let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == uid) else { return Ok(()) };
         let vireo_api::v1::ObjectMeta { name, namespace, .. } = &pod.metadata;
-        let left = write::delete(&Kind::POD.namespaced(&self.client, namespace), name, uid).await?;
+        let api = Kind::POD.namespaced(&self.client, namespace);
+        let deletion = Deletion { what: "virtual machine pod", name, uid };
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        let left = deletion.carry_out(&api, &self.recorder, regarding).await?;
         let gone = [(ObjectKey::new(namespace, name), uid.to_owned())];
         let gone = if left.is_some() { &[][..] } else { &gone };
         cache.shows(left.as_ref().map_or(0, revision), gone).await;

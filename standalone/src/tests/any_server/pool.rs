@@ -85,6 +85,12 @@ async fn a_vm_that_cannot_be_created_is_an_event_and_tried_again() {
         set_rules(cluster, &rules).await;
         has_vms(cluster, &["web-0", "web-1"]).await;
         cluster.until("no failure", || status(cluster).get("conditions").is_none()).await;
+
+        let rules = restrict(cluster, "virtualmachines", &["list", "watch", "create", "patch"]).await;
+        cluster.patch(POOL, "web", json!({"spec": {"replicas": 1}})).await;
+        cluster.until("an event", || cluster.reasons().contains("FailedDelete")).await;
+        set_rules(cluster, &rules).await;
+        cluster.until("one VM", || staying(cluster, Kind::VM).len() == 1).await;
     })
     .await;
 }

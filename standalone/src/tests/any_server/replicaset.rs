@@ -107,6 +107,21 @@ async fn a_vmi_that_cannot_be_created_is_an_event_and_tried_again() {
 }
 
 #[tokio::test]
+async fn a_vmi_that_cannot_be_deleted_is_an_event_and_tried_again() {
+    on_a_server(async |cluster| {
+        start(cluster, 1).await;
+        counts(cluster, 1).await;
+        let rules = restrict(cluster, "virtualmachineinstances", &["list", "watch", "create"]).await;
+        cluster.patch(SET, "web", json!({"spec": {"replicas": 0}})).await;
+        cluster.until("an event", || cluster.reasons().contains("FailedDelete")).await;
+        assert_eq!(vmis(cluster).len(), 1);
+        set_rules(cluster, &rules).await;
+        counts(cluster, 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_paused_set_is_left_alone() {
     on_a_server(async |cluster| {
         start(cluster, 1).await;

@@ -124,6 +124,22 @@ async fn a_vmi_that_ended_is_replaced_once() {
 }
 
 #[tokio::test]
+async fn a_vmi_that_cannot_be_deleted_is_an_event_and_tried_again() {
+    on_a_server(async |cluster| {
+        create(cluster, spec("Always")).await;
+        runs(cluster).await;
+        let rules =
+            restrict(cluster, "virtualmachineinstances", &["get", "list", "watch", "create", "patch"]).await;
+        cluster.patch(Kind::VM, "web", json!({"spec": {"runStrategy": "Halted"}})).await;
+        cluster.until("an event", || cluster.reasons().contains("FailedDelete")).await;
+        assert!(!is_being_deleted(&vmi(cluster)));
+        set_rules(cluster, &rules).await;
+        cluster.until("it is deleted", || vmi(cluster).is_null() || is_being_deleted(&vmi(cluster))).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_vmi_of_another_owner_is_left_alone() {
     on_a_server(async |cluster| {
         create(cluster, spec("Halted")).await;
