@@ -8,6 +8,8 @@ use std::time::Duration;
 use tracing::{info, warn};
 use uuid::Uuid;
 use vireo_api::v1::{SMBiosConfiguration, VirtualMachineInstance};
+use vireo_client::Kind;
+use vireo_client::events::{EventRecorder, Reason, Regarding};
 
 use crate::cluster::Projector;
 use crate::jobs::Jobs;
@@ -56,6 +58,8 @@ pub struct Node {
     projector: OnceLock<Projector>,
     /// The settings of a cluster.
     live: OnceLock<LiveSettings>,
+    /// Publishes events where there is an API for them.
+    recorder: OnceLock<Arc<EventRecorder>>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read.
     unreadable: Mutex<BTreeSet<Uuid>>,
 }
@@ -186,6 +190,7 @@ impl Node {
             pods: tokio::sync::watch::Sender::new(0),
             projector: OnceLock::new(),
             live: OnceLock::new(),
+            recorder: OnceLock::new(),
             unreadable: Mutex::default(),
         }
     }
@@ -311,6 +316,18 @@ impl Node {
     /// Uses the settings of a cluster. A second call has no effect.
     pub fn set_live_settings(&self, settings: LiveSettings) {
         let _ = self.live.set(settings);
+    }
+
+    /// Publishes events by a recorder. A second call has no effect.
+    pub(crate) fn set_recorder(&self, recorder: Arc<EventRecorder>) {
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// Publishes an event about a VMI, where there is an API for it.
+    pub(crate) async fn publish(&self, vmi: &VirtualMachineInstance, reason: Reason, message: String) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.publish(Regarding::new(Kind::VMI, &vmi.metadata), reason, message).await;
+        }
     }
 
     /// Waits until the settings of a cluster are known, at most for [`SETTINGS_TIMEOUT`]: a cluster may not let the node agent

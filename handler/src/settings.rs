@@ -19,6 +19,13 @@ pub enum Runtime {
     Pods(PathBuf),
 }
 
+impl Runtime {
+    /// Whether the node is the only one, without a cluster around it.
+    pub fn is_single_host(&self) -> bool {
+        *self == Self::Process
+    }
+}
+
 /// How launchers that the handler starts are separated from the node and from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {

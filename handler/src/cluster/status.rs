@@ -30,7 +30,7 @@ pub(super) struct StatusWriter {
     vmis: Arc<Informer<Instance>>,
     pods: Arc<Informer<LauncherPod>>,
     node: Arc<Node>,
-    recorder: EventRecorder,
+    recorder: Arc<EventRecorder>,
     queue: Arc<WorkQueue<Key>>,
     /// As they were reported last.
     reported: Mutex<BTreeMap<Key, Arc<VirtualMachineInstance>>>,
@@ -51,6 +51,8 @@ impl StatusWriter {
             }
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, Some(&node.settings.node_name));
+        let recorder = Arc::new(recorder);
+        node.set_recorder(Arc::clone(&recorder));
         Self { client, vmis, pods, node, recorder, queue, reported: Mutex::default() }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 use vireo_api::decode::{self, Decoded};
-use vireo_api::spec::{Binding, Interface, Report, Vm};
+use vireo_api::spec::{Binding, Interface, Notice, Report, Vm, single_host_notices};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::{Key, Problem};
@@ -71,7 +71,12 @@ fn validate(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Docum
     decoded.object.status = Default::default();
     let content = match checked {
         Ok(vm) if vm.interfaces().iter().any(is_bridged) => Content::Rejected(bridges(&vm)),
-        Ok(vm) => Content::Accepted(Arc::new(Accepted { notices: notices(&vm), vmi: decoded.object })),
+        Ok(vm) => {
+            // A directory is the source of a single host.
+            let notices =
+                [notices(vm.notices()), notices(&single_host_notices(&decoded.object.spec))].concat();
+            Content::Accepted(Arc::new(Accepted { notices, vmi: decoded.object }))
+        }
         Err(report) => Content::Rejected(problems(&report)),
     };
     Document { index, key, content }
@@ -85,16 +90,16 @@ impl Accepted {
     pub fn object(mut vmi: VirtualMachineInstance) -> Result<Self, Report> {
         vmi.status = Default::default();
         let vm = Vm::try_from(&vmi)?;
-        Ok(Self { notices: notices(&vm), vmi })
+        Ok(Self { notices: notices(vm.notices()), vmi })
     }
 }
 
-fn notices(vm: &Vm) -> Vec<Problem> {
-    let problem = |notice: &vireo_api::spec::Notice| Problem {
+fn notices(notices: &[Notice]) -> Vec<Problem> {
+    let problem = |notice: &Notice| Problem {
         field: notice.field().as_str().to_owned(),
         message: format!("has no effect: {}", notice.why()),
     };
-    vm.notices().iter().map(problem).collect()
+    notices.iter().map(problem).collect()
 }
 
 fn is_bridged(interface: &Interface) -> bool {

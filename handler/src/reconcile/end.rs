@@ -151,12 +151,14 @@ impl VmiReconciler {
         let at = now();
         let state = self.state();
         let node = self.node.settings.node_name.clone();
+        let is_single_host = self.node.settings.runtime.is_single_host();
         self.change(|record| {
             // Keep the launcher's last state, such as the hypervisor and why it was chosen.
             let vm = record.vm().ok();
             let facts = super::status::Facts {
                 phase: end.phase,
                 vm: vm.as_ref(),
+                on_single_host: is_single_host.then_some(&record.vmi.spec),
                 state: state.as_ref(),
                 readiness: None,
                 credentials: None,

@@ -70,6 +70,7 @@ fn of_state(state: &State, bytes: usize) {
         let facts = Facts {
             phase,
             vm,
+            on_single_host: None,
             state: Some(state),
             readiness: None,
             credentials: None,

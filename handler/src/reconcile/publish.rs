@@ -43,6 +43,7 @@ impl VmiReconciler {
             &Facts {
                 phase: phase(record.phase(), state.as_ref()),
                 vm: vm.as_ref(),
+                on_single_host: self.node.settings.runtime.is_single_host().then_some(&record.vmi.spec),
                 state: state.as_ref(),
                 readiness: results.as_ref().map(|results| &results.readiness),
                 credentials: credentials.as_ref(),

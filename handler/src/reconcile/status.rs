@@ -18,9 +18,9 @@ use super::volumes;
 use crate::network::bridge::Bridged;
 use crate::node::Attachments;
 use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
-use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
+use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm, single_host_notices};
 use vireo_api::v1::{
-    Condition, CpuTopology, MemoryStatus, PhaseTransitionTimestamp, Quantity,
+    Condition, CpuTopology, MemoryStatus, PhaseTransitionTimestamp, Quantity, VirtualMachineInstanceSpec,
     VirtualMachineInstanceStatus as Status,
 };
 use vireo_proto::launcher::{State, hypervisor, state};
@@ -33,6 +33,9 @@ const SYNCHRONIZED: &str = "Synchronized";
 
 /// The condition that the guest has the keys and passwords that its agent sets; KubeVirt's.
 pub const ACCESS_CREDENTIALS: &str = "AccessCredentialsSynchronized";
+
+/// The condition of a VMI whose guest agent lacks commands that the status is made of; KubeVirt's.
+const AGENT_NOT_SUPPORTED: &str = "AgentVersionNotSupported";
 
 /// The condition of a VMI whose firmware found nothing to start.
 pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
@@ -135,6 +138,8 @@ pub struct Facts<'a> {
     pub phase: Phase,
     /// The spec, as far as it can be read.
     pub vm: Option<&'a Vm>,
+    /// The spec as the API has it, on a single host, where more of it has no effect.
+    pub on_single_host: Option<&'a VirtualMachineInstanceSpec>,
     /// The launcher's last state, while it runs.
     pub state: Option<&'a State>,
     /// The status of the readinessProbe, if there is one and the guest runs.
@@ -217,8 +222,11 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     };
     set("Ready", Some(ready));
     set("Paused", paused.map(pause::condition));
-    let agent = facts.state.is_some_and(|state| state.agent.is_some());
-    set("AgentConnected", agent.then(|| (true, "", String::new())));
+    let agent = facts.state.and_then(|state| state.agent.as_ref());
+    set("AgentConnected", agent.map(|_| (true, "", String::new())));
+    // KubeVirt's clients read the reason.
+    let lacking = agent.and_then(agent::lacks);
+    set(AGENT_NOT_SUPPORTED, lacking.map(|commands| (true, "This guest agent lacks commands", commands)));
     if let Some(credentials) = facts.credentials {
         let failed = credentials.as_ref().err().cloned().unwrap_or_default();
         set(ACCESS_CREDENTIALS, Some((credentials.is_ok(), "", failed)));
@@ -228,7 +236,7 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {
         let failed =
             facts.sync_error.map(|sync_error| (false, sync_error.reason, sync_error.message.clone()));
-        set(SYNCHRONIZED, failed.or_else(|| without_effect(facts.vm?)));
+        set(SYNCHRONIZED, failed.or_else(|| without_effect(facts.vm?, facts.on_single_host)));
     }
     set(MANIFEST_CHANGED, facts.manifest_changed.then(|| {
         let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
@@ -252,8 +260,12 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
 }
 
 /// What of its spec has no effect, if anything.
-fn without_effect(vm: &Vm) -> Option<(bool, &'static str, String)> {
-    let notices: Vec<String> = vm.notices().iter().map(ToString::to_string).collect();
+fn without_effect(
+    vm: &Vm,
+    on_single_host: Option<&VirtualMachineInstanceSpec>,
+) -> Option<(bool, &'static str, String)> {
+    let on_single_host = on_single_host.map(single_host_notices).unwrap_or_default();
+    let notices: Vec<String> = vm.notices().iter().chain(&on_single_host).map(ToString::to_string).collect();
     (!notices.is_empty()).then(|| (true, "FieldsWithoutEffect", notices.join("; ")))
 }
 

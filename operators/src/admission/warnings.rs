@@ -2,10 +2,9 @@
 
 use serde_json::Value;
 use uuid::Uuid;
-use vireo_api::spec::Vm;
+use vireo_api::spec::{Notice, Vm, single_host_notices};
 use vireo_api::v1::{
-    API_VERSION, NodeAffinity, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineInstanceSpec,
+    API_VERSION, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec,
 };
 use vireo_client::Kind;
 
@@ -20,48 +19,11 @@ pub(super) fn of_template(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<S
 
 /// Those of fields that have their effect in clusters alone, if the spec of VMIs changed.
 pub(super) fn of_single_host(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<String> {
-    const NODES: &str = "there is one node";
     let Some(instance) = Instance::of(kind, new, old) else { return Vec::new() };
     let Some(Ok(spec)) = instance.changed("").map(|spec| serde_json::from_value(spec.clone())) else {
         return Vec::new();
     };
-    let VirtualMachineInstanceSpec { affinity, domain, .. } = &spec;
-    let affinity = affinity.as_deref();
-    let pods = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
-    let other_pods = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-    let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
-    let prefers =
-        |nodes: &NodeAffinity| !nodes.preferred_during_scheduling_ignored_during_execution.is_empty();
-    let fixed = [
-        ("priorityClassName", !spec.priority_class_name.is_empty(), "nothing is preempted"),
-        ("schedulerName", !spec.scheduler_name.is_empty(), "there is one scheduler"),
-        ("serviceAccountName", !spec.service_account_name.is_empty(), "launchers do not use the API"),
-        ("subdomain", !spec.subdomain.is_empty(), "there is no DNS server of the cluster"),
-        ("topologySpreadConstraints", !spec.topology_spread_constraints.is_empty(), NODES),
-        ("affinity.podAffinity", pods.is_some(), NODES),
-        ("affinity.podAntiAffinity", other_pods.is_some(), NODES),
-        (
-            "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
-            nodes.is_some_and(prefers),
-            NODES,
-        ),
-        (
-            "domain.devices.logSerialConsole",
-            domain.devices.log_serial_console.is_some(),
-            "kubectl logs shows the console always",
-        ),
-    ];
-    let fixed = fixed.into_iter().filter(|(_, is_set, _)| *is_set);
-    let fixed = fixed.map(|(field, _, why)| (field.to_owned(), why));
-    let tolerations = spec.tolerations.iter().enumerate();
-    let tolerations = tolerations.filter(|(_, toleration)| toleration.toleration_seconds.is_some());
-    let tolerations = tolerations.map(|(index, _)| {
-        (format!("tolerations[{index}].tolerationSeconds"), "taints do not evict from the node")
-    });
-    fixed
-        .chain(tolerations)
-        .map(|(field, why)| format!("{}: has no effect: {why}", instance.field(&field)))
-        .collect()
+    texts(&single_host_notices(&spec), &instance.field(""))
 }
 
 /// Those of a VM, beside those of its template.
@@ -93,8 +55,12 @@ pub(super) fn of_spec(spec: VirtualMachineInstanceSpec, path: &str) -> Vec<Strin
 
 /// Those of a VMI whose spec is at `path`.
 pub(super) fn of_valid(vm: &Vm, path: &str) -> Vec<String> {
+    texts(vm.notices(), path)
+}
+
+fn texts(notices: &[Notice], path: &str) -> Vec<String> {
     let below = path.strip_suffix("spec.").unwrap_or(path);
-    vm.notices().iter().map(|notice| format!("{below}{notice}")).collect()
+    notices.iter().map(|notice| format!("{below}{notice}")).collect()
 }
 
 #[cfg(test)]

@@ -14,6 +14,24 @@ const SOURCE: &str = "guest-agent";
 /// What file systems are that the agent has frozen; of those that are not, the status has no word.
 const FROZEN: &str = "frozen";
 
+/// What the status of a VMI and its subresources are made of.
+const COMMANDS: [&str; 7] = [
+    "guest-info",
+    "guest-get-osinfo",
+    "guest-get-host-name",
+    "guest-get-timezone",
+    "guest-network-get-interfaces",
+    "guest-get-users",
+    "guest-get-fsinfo",
+];
+
+/// The commands that the agent lacks, if any.
+pub(super) fn lacks(agent: &Agent) -> Option<String> {
+    let has = |name: &str| agent.commands.iter().any(|command| command.enabled && command.name == name);
+    let lacking: Vec<&str> = COMMANDS.into_iter().filter(|name| !has(name)).collect();
+    (!lacking.is_empty()).then(|| lacking.join(", "))
+}
+
 /// Applies the agent's report, or removes an earlier one.
 pub(super) fn apply(status: &mut Status, agent: Option<&Agent>) {
     status.guest_os_info = agent.and_then(|agent| agent.os.as_ref()).map(os).unwrap_or_default();

@@ -1,4 +1,4 @@
-use vireo_proto::launcher::Hypervisor;
+use vireo_proto::launcher::{Agent, AgentCommand, Hypervisor};
 
 use super::*;
 
@@ -11,6 +11,7 @@ pub(super) fn facts(phase: Phase) -> Facts<'static> {
     Facts {
         phase,
         vm: None,
+        on_single_host: None,
         state: None,
         readiness: None,
         credentials: None,
@@ -122,10 +123,34 @@ fn what_has_no_effect_is_shown_unless_there_is_trouble() {
         "spec.domain.cpu.maxSockets: has no effect: vCPUs cannot be hotplugged yet; \
          spec.domain.memory.maxGuest: has no effect: memory cannot be hotplugged yet"
     );
+    let spec: VirtualMachineInstanceSpec = serde_json::from_value(serde_json::json!({
+        "subdomain": "s", "domain": {"devices": {}}}))
+    .unwrap();
+    let alone = Facts { vm: Some(&vm), on_single_host: Some(&spec), ..facts(Phase::Running) };
+    let of_single_host = "; spec.subdomain: has no effect: there is no DNS server of the cluster";
+    assert_eq!(shown(&alone).unwrap().2, message + of_single_host);
     let sync_error = SyncError { reason: "FailedStorage", message: "no such image".to_owned() };
     let bad = Facts { vm: Some(&vm), sync_error: Some(&sync_error), ..facts(Phase::Scheduling) };
     assert_eq!(shown(&bad).unwrap().0, "False");
     assert_eq!(shown(&Facts { vm: Some(&probed()), ..facts(Phase::Running) }), None);
+}
+
+#[test]
+fn an_agent_that_lacks_commands_is_a_condition() {
+    let command = |name: &str, enabled| AgentCommand { name: name.to_owned(), enabled };
+    let needed =
+        ["info", "get-osinfo", "get-host-name", "get-timezone", "network-get-interfaces", "get-users"];
+    let needed = needed.map(|name| command(&format!("guest-{name}"), true));
+    let with = |last: AgentCommand| {
+        let commands = needed.iter().cloned().chain([last]).collect();
+        let state = State { agent: Some(Agent { commands, ..Agent::default() }), ..State::default() };
+        let status = next(&Status::default(), &Facts { state: Some(&state), ..facts(Phase::Running) });
+        condition(&status, AGENT_NOT_SUPPORTED).map(|one| (one.status.clone(), one.message.clone()))
+    };
+    assert_eq!(with(command("guest-get-fsinfo", true)), None);
+    for lacking in [command("guest-get-fsinfo", false), command("guest-ping", true)] {
+        assert_eq!(with(lacking), Some(("True".to_owned(), "guest-get-fsinfo".to_owned())));
+    }
 }
 
 #[test]
