@@ -4,6 +4,7 @@ mod metric_set;
 mod process;
 pub(crate) mod queues;
 mod requests;
+mod syncs;
 mod vnics;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use vireo_api::names::HEALTHZ;
 
 pub use metric_set::{Collected, Labels, Metric, MetricSet, Value, counter, gauge, seconds};
 pub use requests::RequestCounter;
+pub use syncs::Syncs;
 pub use vnics::vnics;
 
 /// The path of the metrics for Prometheus.

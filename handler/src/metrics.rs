@@ -6,6 +6,7 @@
 mod collect;
 mod connections;
 mod info;
+mod panics;
 mod phases;
 mod vmi;
 
@@ -19,12 +20,14 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use vireo_api::v1::VirtualMachineInstance;
-use vireo_client::metrics::{self, Metric, MetricSet, counter, gauge};
+use vireo_client::metrics::{self, Metric, MetricSet, Syncs, counter, gauge};
+use vireo_proto::launcher::Panic;
 
 use crate::manifests::Key;
 use crate::state::StateDir;
 use collect::VmiSample;
 pub(crate) use connections::{Connections, Endpoint};
+use panics::Panics;
 use phases::Phases;
 
 /// The metrics of a VM whose launcher answered this.
@@ -56,6 +59,9 @@ const REFUSED: Metric = counter(
 #[derive(Debug)]
 pub struct Metrics {
     phases: Phases,
+    panics: Panics,
+    /// How often its VMIs were reconciled.
+    pub(crate) syncs: Syncs,
     others: Mutex<Registry>,
     permits: Semaphore,
     refused: AtomicU64,
@@ -68,10 +74,13 @@ type Outdated = BTreeSet<Key>;
 
 impl Default for Metrics {
     fn default() -> Self {
-        let (phases, mut others) = (Phases::default(), Registry::default());
+        let (phases, panics, mut others) = (Phases::default(), Panics::default(), Registry::default());
         phases.register(&mut others);
+        panics.register(&mut others);
         Self {
             phases,
+            panics,
+            syncs: Syncs::new("virt-handler"),
             others: Mutex::new(others),
             permits: Semaphore::new(SCRAPES),
             refused: AtomicU64::new(0),
@@ -100,6 +109,11 @@ impl Metrics {
         }
     }
 
+    /// Counts a panic of the kernel of a VMI's guest.
+    pub(crate) fn count_panic(&self, key: &Key, panic: &Panic) {
+        self.panics.count(key, panic);
+    }
+
     /// Records the phase of a VMI, or its removal.
     pub(crate) fn observe_vmi(&self, key: &Key, vmi: Option<&VirtualMachineInstance>) {
         self.phases.observe_vmi(key, vmi, Instant::now());
@@ -120,6 +134,7 @@ impl Metrics {
         let (samples, missing) = collect::everything(vmis.clone(), state).await;
         let mut metric_set = of_node(node, &samples, missing, &self.outdated());
         self.connections.add(&mut metric_set, &vmis);
+        self.syncs.add(&mut metric_set);
         metric_set.add(&REFUSED, Vec::new(), Some(self.refused.load(Ordering::Relaxed).into()));
         metrics::response(metric_set, &[&self.others.lock().unwrap_or_else(PoisonError::into_inner)])
     }

@@ -127,6 +127,7 @@ impl Controllers {
         let is_emulated = self.config.current().use_emulation;
         set.add(&metrics::EMULATION, Vec::new(), Some(u64::from(is_emulated).into()));
         let storage = &*self.vm_caches.storage;
+        self.vmi.add_metrics(set);
         self.vm_caches.vms.all().iter().for_each(|vm| metrics::add_vm(set, vm, storage));
     }
 

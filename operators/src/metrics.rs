@@ -2,11 +2,14 @@
 
 mod resources;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use vireo_api::v1::VirtualMachine;
 use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, Value, gauge, vnics};
 
 use crate::data_volume::Storage;
+use crate::vmi::LauncherPod;
 
 /// Whether it can lead, and whether it leads.
 pub const LEADERSHIP: [Metric; 2] = [
@@ -22,6 +25,11 @@ pub(crate) const EMULATION: Metric = gauge(
     "Whether VMIs run on nodes without KVM, where they are emulated.",
 );
 const VM_INFO: Metric = gauge("kubevirt_vm_info", "A VM and what it is.");
+const VM_LABELS: Metric = gauge("kubevirt_vm_labels", "The labels of a VM.");
+const OVERHEAD: Metric = gauge(
+    "kubevirt_vmi_launcher_memory_overhead_bytes",
+    "The memory that a launcher Pod requests beside that of its guest.",
+);
 const VNIC_INFO: Metric = gauge("kubevirt_vm_vnic_info", "A NIC of a VM, and what it is.");
 const VM_CREATED: Metric = gauge("kubevirt_vm_create_date_timestamp_seconds", "When a VM was created.");
 const TRANSITION_HELP: &str =
@@ -54,9 +62,31 @@ const GROUPS: [(&str, Metric, &[&str]); 5] = [
 /// The conditions that change with the status.
 const CONDITIONS: [&str; 3] = ["Ready", "Failure", "Paused"];
 
+/// Adds the metrics of the launcher Pod of a VMI.
+pub(crate) fn add_launcher(set: &mut MetricSet, namespace: &str, vmi: &str, pod: &LauncherPod) {
+    let labels = vec![("namespace".into(), namespace.to_owned()), ("name".into(), vmi.to_owned())];
+    set.add(&OVERHEAD, labels, pod.overhead().map(Value::from));
+}
+
+/// The labels of a VM under names that Prometheus accepts, where there are any. Of those that have the same name then, the
+/// first one counts.
+fn add_labels(set: &mut MetricSet, vm: &VirtualMachine) {
+    let mut own = BTreeMap::new();
+    for (name, value) in &vm.metadata.labels {
+        let plain: String =
+            name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect();
+        own.entry(format!("label_{plain}")).or_insert_with(|| value.clone());
+    }
+    if !own.is_empty() {
+        let own = own.into_iter().map(|(name, value)| (name.into(), value));
+        set.add(&VM_LABELS, labels(vm).into_iter().chain(own).collect(), Some(1.into()));
+    }
+}
+
 /// Adds the metrics of a VM.
 pub(crate) fn add_vm(set: &mut MetricSet, vm: &VirtualMachine, storage: &dyn Storage) {
     resources::add(set, vm, storage);
+    add_labels(set, vm);
     for vnic in vm.spec.template.iter().flat_map(|template| vnics(&template.spec)) {
         set.add(&VNIC_INFO, labels(vm).into_iter().chain(vnic).collect(), Some(1.into()));
     }
@@ -148,7 +178,8 @@ mod tests {
     fn a_vm_has_the_metrics_of_kubevirt() {
         let condition = |kind: &str, second: u32| json!({"type": kind, "status": "True", "lastTransitionTime": format!("1970-01-01T00:00:{second}Z")});
         let vm = lines(json!({
-            "metadata": {"name": "a", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z"},
+            "metadata": {"name": "a", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z",
+                "labels": {"app.kubernetes.io/name": "web", "app-kubernetes-io/name": "other"}},
             "spec": {"instancetype": {"name": "small"}, "template": {
                 "metadata": {"annotations": {"vm.kubevirt.io/os": "debian"}},
                 "spec": {"domain": {"machine": {"type": "q35"}}}}},
@@ -176,6 +207,7 @@ mod tests {
                     r#"status_group="running"} 1"#
                 )
                 .to_owned(),
+                r#"kubevirt_vm_labels{name="a",namespace="n",label_app_kubernetes_io_name="other"} 1"#.to_owned(),
                 at("migrating", 0),
                 at("non_running", 0),
                 cpu("cores"),
@@ -185,6 +217,20 @@ mod tests {
                 at("starting", 0),
             ]
         );
+    }
+
+    #[test]
+    fn the_overhead_of_a_launcher_is_what_its_pod_says() {
+        let text = |annotations: Value| {
+            let pod = json!({"metadata": {"name": "p", "annotations": annotations}});
+            let mut set = MetricSet::default();
+            add_launcher(&mut set, "n", "a", &LauncherPod::read(pod).unwrap());
+            encode(set, &[]).unwrap()
+        };
+        let with = text(json!({"kubevirt.io/memory-overhead-bytes": "125829120"}));
+        let line = r#"kubevirt_vmi_launcher_memory_overhead_bytes{namespace="n",name="a"} 125829120"#;
+        assert!(with.contains(line), "{with}");
+        assert!(!text(json!({})).contains("overhead"), "that of an earlier release is not known");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Counts the requests to the API server.
+//! Counts the requests to the API server, and measures how long they take.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::http::{Method, Request, Response, Uri};
 use futures_util::future::BoxFuture;
@@ -9,6 +10,7 @@ use kube::client::Body;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tower::{Layer, Service};
 
@@ -25,15 +27,41 @@ struct RequestLabels {
     verb: &'static str,
 }
 
-/// How many requests there were, by their responses.
-#[derive(Debug, Clone, Default)]
-pub struct RequestCounter(Family<RequestLabels, Counter>);
+/// What requests have in common whose latencies are measured together. The URL has the names of its variables in their
+/// places, escaped, as client-go has it.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LatencyLabels {
+    verb: String,
+    url: String,
+}
+
+/// KubeVirt's.
+const BUCKETS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2., 3., 4., 5., 6., 8., 10., 15., 20., 30.,
+    45., 60.,
+];
+
+/// How many requests there were, by their responses, and how long they took.
+#[derive(Debug, Clone)]
+pub struct RequestCounter {
+    counts: Family<RequestLabels, Counter>,
+    latencies: Family<LatencyLabels, Histogram, fn() -> Histogram>,
+}
+
+impl Default for RequestCounter {
+    fn default() -> Self {
+        let latencies: fn() -> Histogram = || Histogram::new(BUCKETS);
+        Self { counts: Family::default(), latencies: Family::new_with_constructor(latencies) }
+    }
+}
 
 impl RequestCounter {
     /// Has a registry show them.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Requests to the API server, by the codes of their responses";
-        registry.register("kubevirt_rest_client_requests", help, self.0.clone());
+        registry.register("kubevirt_rest_client_requests", help, self.counts.clone());
+        let help = "How long requests to the API server took, without watches";
+        registry.register("kubevirt_rest_client_request_latency_seconds", help, self.latencies.clone());
     }
 
     /// Counts the requests of a client to an API server.
@@ -85,16 +113,44 @@ where
             resource,
             verb,
         };
-        let (counter, response) = (self.counter.clone(), self.inner.call(request));
+        // The response to a watch is there at once, and does not end.
+        let measured = (verb != "WATCH").then(|| LatencyLabels {
+            verb: labels.method.clone(),
+            url: format!("https://{}{}", self.host, template(request.uri().path())),
+        });
+        let (counter, begin, response) = (self.counter.clone(), Instant::now(), self.inner.call(request));
         Box::pin(async move {
             let response = response.await;
+            if let Some(labels) = measured {
+                counter.latencies.get_or_create(&labels).observe(begin.elapsed().as_secs_f64());
+            }
             if let Ok(response) = &response {
                 labels.code = response.status().as_u16().to_string();
             }
-            counter.0.get_or_create(&labels).inc();
+            counter.counts.get_or_create(&labels).inc();
             response
         })
     }
+}
+
+/// The path of a request with the names of its variables for their values.
+fn template(path: &str) -> String {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    // The first one is empty.
+    let version = match parts.get(1) {
+        Some(&"api") => 2,
+        Some(&"apis") => 3,
+        _ => return path.to_owned(),
+    };
+    let is_namespaced = parts.get(version + 1) == Some(&"namespaces") && parts.len() > version + 3;
+    if is_namespaced && let Some(namespace) = parts.get_mut(version + 2) {
+        *namespace = "%7Bnamespace%7D";
+    }
+    let name = if is_namespaced { version + 4 } else { version + 2 };
+    if let Some(name) = parts.get_mut(name) {
+        *name = "%7Bname%7D";
+    }
+    parts.join("/")
 }
 
 /// The resource and the verb of a request, as KubeVirt names them; no resource where the path is of a document.
@@ -159,6 +215,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn requests_for_objects_of_a_resource_have_one_url() {
+        for (path, expected) in [
+            ("/api/v1/namespaces/a/pods/b", "/api/v1/namespaces/%7Bnamespace%7D/pods/%7Bname%7D"),
+            (
+                "/apis/kubevirt.io/v1/namespaces/a/virtualmachines/b/status",
+                "/apis/kubevirt.io/v1/namespaces/%7Bnamespace%7D/virtualmachines/%7Bname%7D/status",
+            ),
+            (
+                "/apis/kubevirt.io/v1/namespaces/a/virtualmachines",
+                "/apis/kubevirt.io/v1/namespaces/%7Bnamespace%7D/virtualmachines",
+            ),
+            ("/apis/kubevirt.io/v1/virtualmachines", "/apis/kubevirt.io/v1/virtualmachines"),
+            ("/api/v1/nodes/a", "/api/v1/nodes/%7Bname%7D"),
+            ("/api/v1/namespaces/a", "/api/v1/namespaces/%7Bname%7D"),
+            ("/version", "/version"),
+            ("/apis", "/apis"),
+        ] {
+            assert_eq!(template(path), expected);
+        }
+    }
+
     #[tokio::test]
     async fn requests_are_counted_by_their_responses() {
         let counter = RequestCounter::default();
@@ -178,6 +256,7 @@ mod tests {
         for line in [
             r#"kubevirt_rest_client_requests_total{code="403",method="GET",host="api:6443",resource="nodes",verb="LIST"} 2"#,
             r#"kubevirt_rest_client_requests_total{code="<error>",method="GET",host="api:6443",resource="pods",verb="LIST"} 1"#,
+            r#"kubevirt_rest_client_request_latency_seconds_count{verb="GET",url="https://api:6443/api/v1/nodes"} 2"#,
         ] {
             assert!(text.lines().any(|one| one == line), "{line}: {text}");
         }

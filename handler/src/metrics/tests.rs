@@ -33,8 +33,15 @@ fn statistics() -> Statistics {
                 number: 0,
                 nanoseconds: Some(1_250_000_000),
                 delay_nanoseconds: Some(1_000_000),
+                wait_nanoseconds: Some(2_000_000),
+                host_cpus: Some(4),
             },
-            VcpuStatistics { number: 1, nanoseconds: Some(250_000_000), delay_nanoseconds: None },
+            VcpuStatistics {
+                number: 1,
+                nanoseconds: Some(250_000_000),
+                host_cpus: Some(2),
+                ..VcpuStatistics::default()
+            },
         ],
         balloon: Some(BalloonStatistics {
             actual_bytes: Some(64 << 20),

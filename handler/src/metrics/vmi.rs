@@ -39,6 +39,13 @@ const VM: &[Line<Statistics>] = &[
     (gauge("kubevirt_vmi_memory_domain_bytes", "Memory that the guest was given."), |of| {
         Some(of.domain_bytes.into())
     }),
+    (
+        gauge("kubevirt_vmi_node_cpu_affinity", "The CPUs of the node on which each vCPU may run, in sum."),
+        |of| {
+            let cpus: Option<Vec<u64>> = of.vcpus.iter().map(|vcpu| vcpu.host_cpus.map(u64::from)).collect();
+            cpus.filter(|cpus| !cpus.is_empty()).map(|cpus| Value::Whole(cpus.iter().sum()))
+        },
+    ),
 ];
 
 const BALLOON: &[Line<BalloonStatistics>] = &[
@@ -73,10 +80,19 @@ const BALLOON: &[Line<BalloonStatistics>] = &[
     }),
 ];
 
-const VCPU: &[Line<VcpuStatistics>] = &[(
-    counter("kubevirt_vmi_vcpu_delay_seconds_total", "How long a vCPU waited for a CPU of the host."),
-    |of| of.delay_nanoseconds.map(seconds),
-)];
+const VCPU: &[Line<VcpuStatistics>] = &[
+    (
+        counter("kubevirt_vmi_vcpu_delay_seconds_total", "How long a vCPU waited for a CPU of the host."),
+        |of| of.delay_nanoseconds.map(seconds),
+    ),
+    (
+        counter(
+            "kubevirt_vmi_vcpu_wait_seconds_total",
+            "How long a vCPU was ready and did not run, where the host's kernel.sched_schedstats is 1.",
+        ),
+        |of| of.wait_nanoseconds.map(seconds),
+    ),
+];
 /// Has one more label.
 const VCPU_SECONDS: Metric = counter("kubevirt_vmi_vcpu_seconds_total", "CPU time of a vCPU.");
 

@@ -115,6 +115,9 @@ impl VmiReconciler {
         if record.stopped() && !record.started() && !record.deleting() {
             return self.finish(&end_before_start());
         }
+        if let Some(panic) = &outcome.panic {
+            self.node.metrics.count_panic(&self.key, panic);
+        }
         let end = end(&outcome, record.grace(), record.deleting());
         match self.exceeded_memory().filter(|_| end.phase == Phase::Failed) {
             Some(limit) => self.finish(&out_of_memory(limit)),

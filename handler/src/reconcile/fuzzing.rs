@@ -142,6 +142,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         outcome: Some(Outcome {
             kind: Kind::Failed.into(),
             fault: Some(Fault { field: text("spec.domain"), detail: text("why"), ..Fault::default() }),
+            panic: None,
         }),
         agent: Some(agent.clone()),
         volumes: vec![PluggedVolume { name: text("data"), ..PluggedVolume::default() }],

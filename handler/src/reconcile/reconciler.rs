@@ -152,9 +152,13 @@ impl VmiReconciler {
         let mut uid = self.uid();
         loop {
             let wanted = desired.borrow_and_update().clone();
+            self.node.metrics.syncs.count(&self.key.namespace, &self.key.name);
             match self.reconcile(&wanted, &mut desired).instrument(span.clone()).await {
                 Step::Requeue => {}
-                Step::Finished => return self.key,
+                Step::Finished => {
+                    self.node.metrics.syncs.forget(&self.key.namespace, &self.key.name);
+                    return self.key;
+                }
                 Step::Wait(until) => self.wait(&mut desired, until).await,
             }
             if uid != self.uid() {

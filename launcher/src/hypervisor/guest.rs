@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use vireo_proto::launcher::{DiskFailure, Fault, PluggedVolume};
+use vireo_proto::launcher::{DiskFailure, Fault, Panic, PluggedVolume};
 use vireo_vmconfig::DiskSource;
 
 use crate::fault::{Code, fault};
@@ -110,6 +110,9 @@ pub enum HotplugAction {
     Detach(String),
 }
 
+/// The interface of kernels to report panics, where no other is named.
+pub(super) const PVPANIC: &str = "pvpanic";
+
 /// How a VM ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
@@ -119,8 +122,10 @@ pub enum End {
     Rebooted,
     /// Killed by [`VmCommand::Kill`].
     Killed,
-    /// The guest's kernel panicked or its CPU faulted beyond recovery.
+    /// The guest's CPU faulted beyond recovery, or its watchdog expired.
     Crashed(String),
+    /// The guest's kernel panicked: how, and what it reported.
+    Panicked(String, Panic),
     /// The hypervisor gave up.
     Failed(Fault),
 }

@@ -22,11 +22,12 @@ use std::thread;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use vireo_privileges::seccomp::Seccomp;
-use vireo_proto::launcher::Fault;
+use vireo_proto::launcher::{Fault, Panic};
 use vireo_vmconfig::RebootPolicy;
 use vireo_vmm::config::{Notice, Notices, VmConfig};
 use vireo_vmm::{BuildError, Controls, Exit, Running, Vm};
 
+use super::guest::PVPANIC;
 use super::{End, Event, Guest, Hypervisor, Starting, guest};
 use crate::console::{Output, Port};
 use crate::fault::{Code, chain, fault, fault_at};
@@ -214,7 +215,10 @@ fn end_of(exit: Exit, reboot: RebootPolicy) -> Option<End> {
         (Exit::Reset, RebootPolicy::Reboot) => None,
         (Exit::Reset, RebootPolicy::Terminate) => Some(End::Rebooted),
         (Exit::TripleFault, _) => Some(End::Crashed("a vCPU of the guest triple-faulted".to_owned())),
-        (Exit::Panicked, _) => Some(End::Crashed("the guest's kernel panicked".to_owned())),
+        (Exit::Panicked, _) => {
+            let panic = Panic { r#type: PVPANIC.to_owned(), bugcheck_code: 0 };
+            Some(End::Panicked("the guest's kernel panicked".to_owned(), panic))
+        }
         (Exit::WatchdogExpired, _) => Some(End::Crashed("the guest's watchdog expired".to_owned())),
         (Exit::Killed, _) => Some(End::Killed),
         (Exit::Failed(error), _) => Some(End::Failed(fault(Code::Hypervisor, chain(&error)))),
@@ -237,8 +241,9 @@ mod tests {
             let case = format!("{exit:?} {reboot:?}");
             assert_eq!(end_of(exit, reboot), end, "{case}");
         }
-        for exit in [Exit::TripleFault, Exit::Panicked, Exit::WatchdogExpired] {
+        for exit in [Exit::TripleFault, Exit::WatchdogExpired] {
             assert!(matches!(end_of(exit, RebootPolicy::Reboot), Some(End::Crashed(_))));
         }
+        assert!(matches!(end_of(Exit::Panicked, RebootPolicy::Reboot), Some(End::Panicked(..))));
     }
 }

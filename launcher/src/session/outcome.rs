@@ -18,6 +18,7 @@ pub(super) enum StopCause {
 
 /// What a VM's end means.
 pub(super) fn outcome(end: End, cause: StopCause) -> Outcome {
+    let mut panicked = None;
     let (kind, fault) = match (end, cause) {
         (End::PoweredOff, StopCause::None) => (Kind::PoweredOff, None),
         (End::PoweredOff, StopCause::ShutdownRequested | StopCause::Killed | StopCause::GraceExpired) => {
@@ -29,13 +30,17 @@ pub(super) fn outcome(end: End, cause: StopCause) -> Outcome {
             (Kind::Killed, None)
         }
         (End::Crashed(how), _) => (Kind::Crashed, Some(fault(Code::Hypervisor, how))),
+        (End::Panicked(how, panic), _) => {
+            panicked = Some(panic);
+            (Kind::Crashed, Some(fault(Code::Hypervisor, how)))
+        }
         (End::Failed(fault), _) => (Kind::Failed, Some(fault)),
     };
-    Outcome { kind: kind.into(), fault }
+    Outcome { kind: kind.into(), fault, panic: panicked }
 }
 
 pub(super) fn not_started(fault: Fault) -> Outcome {
-    Outcome { kind: Kind::NotStarted.into(), fault: Some(fault) }
+    Outcome { kind: Kind::NotStarted.into(), fault: Some(fault), panic: None }
 }
 
 pub(super) fn killed_while_starting() -> Outcome {
@@ -44,6 +49,8 @@ pub(super) fn killed_while_starting() -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use vireo_proto::launcher::Panic;
+
     use super::*;
 
     #[test]
@@ -57,15 +64,17 @@ mod tests {
             (End::Killed, StopCause::Killed, Kind::Killed),
             (End::Killed, StopCause::GraceExpired, Kind::GraceExpired),
             (End::Crashed("panic".into()), StopCause::ShutdownRequested, Kind::Crashed),
+            (End::Panicked("panic".into(), Panic::default()), StopCause::None, Kind::Crashed),
             (failed(), StopCause::None, Kind::Failed),
             (failed(), StopCause::Killed, Kind::Failed),
         ];
         for (end, cause, kind) in table {
             let case = format!("{end:?} {cause:?}");
-            let explained = matches!(end, End::Crashed(_) | End::Failed(_));
+            let explained = matches!(end, End::Crashed(_) | End::Panicked(..) | End::Failed(_));
+            let panicked = matches!(end, End::Panicked(..));
             let outcome = outcome(end, cause);
             assert_eq!(outcome.kind(), kind, "{case}");
-            assert_eq!(outcome.fault.is_some(), explained, "{case}");
+            assert_eq!((outcome.fault.is_some(), outcome.panic.is_some()), (explained, panicked), "{case}");
         }
     }
 }

@@ -15,6 +15,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
 use vireo_client::informer::{Cached, Informer, revision};
+use vireo_client::metrics::{MetricSet, Syncs};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
@@ -24,7 +25,7 @@ use super::{Decision, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, de
 use crate::config::LiveConfig;
 use crate::data_volume::StorageCache;
 use crate::node::{self, Node};
-use crate::{ReconcileError, attachments};
+use crate::{ReconcileError, attachments, metrics};
 
 const COMPONENT: &str = "virtualmachine-controller";
 /// How many instances are reconciled at a time.
@@ -53,6 +54,7 @@ pub struct Controller {
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
     failures: Arc<Mutex<Failures>>,
+    syncs: Syncs,
 }
 
 impl std::fmt::Debug for Controller {
@@ -115,6 +117,7 @@ impl Controller {
             recorder,
             queue,
             failures,
+            syncs: Syncs::new("virt-controller"),
         }
     }
 
@@ -139,6 +142,16 @@ impl Controller {
     /// The instances to decide about.
     pub fn queue(&self) -> Arc<WorkQueue<ObjectKey>> {
         Arc::clone(&self.queue)
+    }
+
+    /// Adds the metrics of VMIs and of their launcher Pods, as far as it knows them.
+    pub(crate) fn add_metrics(&self, set: &mut MetricSet) {
+        self.syncs.add(set);
+        for pod in self.pods.all().iter().filter(|pod| !pod.is_final()) {
+            if let Some(vmi) = pod.owner.as_ref().filter(|owner| owner.kind == Kind::VMI.kind) {
+                metrics::add_launcher(set, &pod.key.namespace, &vmi.name, pod);
+            }
+        }
     }
 
     /// Controls until it is dropped.
@@ -231,8 +244,10 @@ impl Reconcile for Controller {
         let Some(vmi) = self.vmis.get(key) else {
             self.failures().remove(key);
             self.waiting().remove(key);
+            self.syncs.forget(&key.namespace, &key.name);
             return Ok(None);
         };
+        self.syncs.count(&key.namespace, &key.name);
         let pods = self.pods.owned_by(&vmi.uid);
         let pods: Vec<&LauncherPod> = pods.iter().map(|pod| &pod.value).collect();
         let consumers = self.consumers.owned_by(&vmi.uid);

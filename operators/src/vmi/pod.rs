@@ -5,6 +5,9 @@ use serde_json::Value;
 use vireo_api::names::{COMPUTE, LAUNCHER_IMAGE_ANNOTATION};
 use vireo_api::v1::{Condition, ObjectMeta};
 
+/// The memory that a launcher Pod requests beside that of the guest, in bytes; KubeVirt's.
+pub(super) const OVERHEAD_ANNOTATION: &str = "kubevirt.io/memory-overhead-bytes";
+
 /// The condition of a Pod that says whether it is bound to a node.
 pub(super) const POD_SCHEDULED: &str = "PodScheduled";
 
@@ -112,8 +115,15 @@ impl LauncherPod {
         let metadata = &mut pod.metadata;
         // The instance has all of the others.
         metadata.labels.clear();
-        metadata.annotations.retain(|name, _| name == LAUNCHER_IMAGE_ANNOTATION);
+        metadata
+            .annotations
+            .retain(|name, _| [LAUNCHER_IMAGE_ANNOTATION, OVERHEAD_ANNOTATION].contains(&name.as_str()));
         Ok(pod)
+    }
+
+    /// The memory that it requests beside that of the guest.
+    pub fn overhead(&self) -> Option<u64> {
+        self.metadata.annotations.get(OVERHEAD_ANNOTATION)?.parse().ok()
     }
 
     /// Whether its containers have ended for good.

@@ -22,6 +22,7 @@ use vireo_client::program::log_level;
 use super::claims::Claims;
 use super::images::ImageDelivery;
 use super::nodes;
+use super::pod::OVERHEAD_ANNOTATION;
 use super::resources::{Requests, has_dedicated_cpus, host_devices};
 use super::volumes::{empty_dir, mount};
 use crate::config::ClusterConfig;
@@ -256,7 +257,7 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
     annotations.extend([
         (DOMAIN_ANNOTATION.to_owned(), name.clone()),
         ("kubectl.kubernetes.io/default-container".to_owned(), COMPUTE.to_owned()),
-        ("kubevirt.io/memory-overhead-bytes".to_owned(), requests.overhead.to_string()),
+        (OVERHEAD_ANNOTATION.to_owned(), requests.overhead.to_string()),
     ]);
     ObjectMeta {
         generate_name: Some(format!("{LAUNCHER}-{}-", shortened(name))),

@@ -274,7 +274,7 @@ mod tests {
         for lost in all().filter(|lost| !lost.deleting) {
             assert_eq!(lost.end(Path::new("/log")).phase, Phase::Failed, "not requested: {lost:?}");
         }
-        let killed = Outcome { kind: outcome::Kind::NotStarted.into(), fault: None };
+        let killed = Outcome { kind: outcome::Kind::NotStarted.into(), ..Outcome::default() };
         assert_eq!(end(&killed, 30, true), End::wanted(NOT_STARTED));
         assert_eq!(end(&killed, 30, false).reason, "LaunchFailed");
     }
@@ -296,7 +296,7 @@ mod tests {
             (Kind::Unspecified, 30, Phase::Failed),
         ];
         for (kind, grace, phase) in rows {
-            let end = end(&Outcome { kind: kind.into(), fault: None }, grace, false);
+            let end = end(&Outcome { kind: kind.into(), ..Outcome::default() }, grace, false);
             assert_eq!(end.phase, phase, "{kind:?} with a grace of {grace}");
             assert!(!end.reason.is_empty());
         }
@@ -311,6 +311,7 @@ mod tests {
                 detail: detail.to_owned(),
                 field: "spec.domain.devices.disks[0].disk.bus".to_owned(),
             }),
+            panic: None,
         };
         let reported = end(&outcome("native has no sata"), 30, false);
         assert_eq!(reported.reason, "Unsupported");

@@ -1,9 +1,13 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use serde_json::Value;
+use vireo_proto::launcher::Panic;
+
 use super::qmp::Event;
 use crate::fault::{Code, fault};
 use crate::hypervisor::End;
+use crate::hypervisor::guest::PVPANIC;
 
 /// What is known about how QEMU came to its end.
 #[derive(Debug, Default)]
@@ -45,7 +49,10 @@ impl ExitReason {
     /// How the VM ended, from the recorded events, QEMU's exit status and the tail of its stderr.
     pub(super) fn to_end(&self, status: Option<ExitStatus>, stderr: &str) -> End {
         if let Some(info) = &self.panicked {
-            return End::Crashed(format!("the guest's kernel panicked {info}").trim_end().to_owned());
+            return End::Panicked(
+                format!("the guest's kernel panicked {info}").trim_end().to_owned(),
+                panic(info),
+            );
         }
         if self.watchdog {
             return End::Crashed("the guest's watchdog expired".to_owned());
@@ -53,7 +60,7 @@ impl ExitReason {
         match self.shutdown.as_deref() {
             Some("guest-shutdown") => End::PoweredOff,
             Some("guest-reset" | "host-qmp-system-reset") => End::Rebooted,
-            Some("guest-panic") => End::Crashed("the guest's kernel panicked".to_owned()),
+            Some("guest-panic") => End::Panicked("the guest's kernel panicked".to_owned(), panic("")),
             _ if self.killed => End::Killed,
             reason => match (&self.beside, reason) {
                 // Those that are connected to QEMU end when it dies.
@@ -66,6 +73,15 @@ impl ExitReason {
             },
         }
     }
+}
+
+/// What QEMU's information of a panic says; it has none where pvpanic reports it.
+fn panic(info: &str) -> Panic {
+    let info: Value = serde_json::from_str(info).unwrap_or_default();
+    let r#type = info.get("type").and_then(Value::as_str).unwrap_or(PVPANIC).to_owned();
+    // Of Hyper-V's five parameters, the first.
+    let bugcheck_code = info.get("arg1").and_then(Value::as_u64).unwrap_or_default();
+    Panic { r#type, bugcheck_code }
 }
 
 fn failed(what: &str, stderr: &str) -> End {
@@ -100,12 +116,27 @@ mod tests {
 
     #[test]
     fn what_was_heard_decides_and_silence_is_a_failure() {
+        let of_pvpanic = Panic { r#type: PVPANIC.to_owned(), bugcheck_code: 0 };
         let table = [
             (exit(false, Some("guest-shutdown"), None), End::PoweredOff),
             (exit(true, Some("guest-shutdown"), None), End::PoweredOff),
             (exit(false, Some("guest-reset"), None), End::Rebooted),
             (exit(false, Some("host-qmp-system-reset"), None), End::Rebooted),
-            (exit(false, Some("guest-panic"), Some("")), End::Crashed("the guest's kernel panicked".into())),
+            (
+                exit(false, Some("guest-panic"), Some("")),
+                End::Panicked("the guest's kernel panicked".into(), of_pvpanic.clone()),
+            ),
+            (
+                exit(false, Some("guest-panic"), None),
+                End::Panicked("the guest's kernel panicked".into(), of_pvpanic),
+            ),
+            (
+                exit(false, None, Some(r#"{"type":"hyper-v","arg1":126,"arg2":1}"#)),
+                End::Panicked(
+                    r#"the guest's kernel panicked {"type":"hyper-v","arg1":126,"arg2":1}"#.into(),
+                    Panic { r#type: "hyper-v".to_owned(), bugcheck_code: 126 },
+                ),
+            ),
             (exit(true, Some("host-qmp-quit"), None), End::Killed),
             (exit(true, None, None), End::Killed),
         ];
