@@ -5,76 +5,149 @@ use vireo_api::names::KVM_RESOURCE;
 
 use crate::objects::NAMESPACE;
 
-/// KubeVirt's, by what kube-state-metrics knows of nodes, and what components say.
+/// The components, whose Pods are called after them.
+const COMPONENTS: [&str; 4] = ["virt-api", "virt-controller", "virt-handler", "virt-operator"];
+/// Those of which one replica leads.
+const LEADING: [&str; 2] = ["virt-controller", "virt-operator"];
+
+fn record(name: impl Into<String>, expr: impl Into<String>) -> Value {
+    json!({"record": name.into(), "expr": expr.into()})
+}
+
+/// A component in the name of a metric.
+fn plain(component: &str) -> String {
+    component.replace('-', "_")
+}
+
+/// KubeVirt's, by what kube-state-metrics and the kubelets know of nodes and Pods, and what components say. Those whose
+/// names have colons are its present ones; the others, which it has replaced by them, stay for dashboards that ask for them.
 pub(super) fn records() -> Vec<Value> {
     let kvm = KVM_RESOURCE.replace(['.', '/'], "_");
-    let record = |name: String, expr: String| json!({"record": name, "expr": expr});
-    let up = |component: &str| {
-        let expr = format!("sum(up{{namespace=\"{NAMESPACE}\", pod=~\"{component}-.*\"}}) or vector(0)");
-        record(format!("kubevirt_{}_up", component.replace('-', "_")), expr)
-    };
-    // Of the replicas of a component one leads.
-    let sum = |component: &str, what: &str| {
-        let name = format!("kubevirt_{component}_{what}");
-        record(name.clone(), format!("sum({name}_status{{namespace=\"{NAMESPACE}\"}}) or vector(0)"))
-    };
+    let nodes = "count(count by (node) (kube_node_status_allocatable))";
+    let with_kvm = format!("count(kube_node_status_allocatable{{resource=\"{kvm}\"}} != 0) or vector(0)");
     let transitions = ["error", "migrating", "non_running", "running", "starting"]
         .map(|group| format!("kubevirt_vm_{group}_status_last_transition_timestamp_seconds"));
+    let vms = format!("sum by (namespace) (count by (name, namespace) ({}))", transitions.join(" + "));
+    let mut records = vec![
+        record("cluster:kubevirt_nodes_allocatable:count", nodes),
+        record("kubevirt_allocatable_nodes", nodes),
+        record("cluster:kubevirt_nodes_with_kvm:count", &*with_kvm),
+        record("kubevirt_nodes_with_kvm", with_kvm),
+        record("namespace:kubevirt_vm:sum", &*vms),
+        record("kubevirt_number_of_vms", vms),
+    ];
+    records.extend(COMPONENTS.into_iter().flat_map(of_component));
+    records.extend(of_vmis());
+    records.extend(["rss", "working_set_bytes"].into_iter().flat_map(memory_margin));
+    records
+}
+
+/// How many Pods of a component there are, by what they are doing.
+fn of_component(component: &str) -> Vec<Value> {
+    let name = plain(component);
+    let pods = format!("namespace=\"{NAMESPACE}\", pod=~\"{component}-.*\"");
+    let up = format!("sum(up{{{pods}}}) or vector(0)");
+    let running = format!("count(kube_pod_status_phase{{{pods}, phase=\"Running\"}} == 1) or vector(0)");
+    let status =
+        |what: &str| format!("sum(kubevirt_{name}_{what}_status{{namespace=\"{NAMESPACE}\"}}) or vector(0)");
+    let mut records = vec![
+        record(format!("cluster:kubevirt_{name}_up:sum"), &*up),
+        record(format!("kubevirt_{name}_up"), up),
+        record(format!("cluster:kubevirt_{name}_pods_running:count"), running),
+        record(format!("cluster:kubevirt_{name}_ready:sum"), status("ready")),
+    ];
+    if LEADING.contains(&component) {
+        records.extend([
+            record(format!("kubevirt_{name}_ready"), status("ready")),
+            record(format!("cluster:kubevirt_{name}_leading:sum"), status("leading")),
+            record(format!("kubevirt_{name}_leading"), status("leading")),
+        ]);
+    }
+    records
+}
+
+/// What the guests of VMIs use, and how many VMIs there are.
+fn of_vmis() -> Vec<Value> {
+    let sum = |metric: &str| format!("sum by (name, namespace) ({metric})");
+    let available = sum("kubevirt_vmi_memory_available_bytes");
+    let usable = sum("kubevirt_vmi_memory_usable_bytes");
+    let faults = |time: &str| sum(&format!("rate(kubevirt_vmi_memory_pgmajfault_total[{time}])"));
+    // What was swapped is a gauge that only grows.
+    let swapped = |time: &str| {
+        let rate = |way: &str| sum(&format!("rate(kubevirt_vmi_memory_swap_{way}_traffic_bytes[{time}])"));
+        format!("{} + {}", rate("in"), rate("out"))
+    };
+    let vcpus = "count by (name, namespace) (kubevirt_vmi_vcpu_seconds_total)";
+    let queue = format!("clamp_min({} - {vcpus}, 0)", sum("kubevirt_vmi_guest_load_1m"));
+    let sorts = "node, phase, os, workload, flavor, instance_type, preference, guest_os_kernel_release, \
+                 guest_os_machine, guest_os_arch, guest_os_name, guest_os_version_id";
     vec![
+        record("node:kubevirt_vmi_phase:sum", format!("sum by ({sorts}) (kubevirt_vmi_info)")),
+        record("vmi:kubevirt_vmi_vcpu:count", vcpus),
+        record("vmi:kubevirt_vmi_guest_queue_length:sum", &*queue),
+        record("kubevirt_vmi_guest_vcpu_queue", queue),
+        record("vmi:kubevirt_vmi_memory_available_bytes:sum", &*available),
+        record("vmi:kubevirt_vmi_memory_headroom_ratio:sum", format!("{usable} / ({available} > 0)")),
+        record("vmi:kubevirt_vmi_memory_used_bytes:sum", format!("{available} - {usable}")),
         record(
-            "kubevirt_allocatable_nodes".to_owned(),
-            "count(count by (node) (kube_node_status_allocatable))".to_owned(),
+            "kubevirt_vmi_memory_used_bytes",
+            "kubevirt_vmi_memory_available_bytes - kubevirt_vmi_memory_usable_bytes",
         ),
-        record(
-            "kubevirt_nodes_with_kvm".to_owned(),
-            format!("count(kube_node_status_allocatable{{resource=\"{kvm}\"}} != 0) or vector(0)"),
-        ),
-        up("virt-api"),
-        up("virt-controller"),
-        up("virt-handler"),
-        up("virt-operator"),
-        sum("virt_controller", "ready"),
-        sum("virt_controller", "leading"),
-        sum("virt_operator", "ready"),
-        sum("virt_operator", "leading"),
-        record(
-            "kubevirt_number_of_vms".to_owned(),
-            format!("sum by (namespace) (count by (name, namespace) ({}))", transitions.join(" + ")),
-        ),
+        record("vmi:kubevirt_vmi_pgmajfaults:rate5m", faults("5m")),
+        record("vmi:kubevirt_vmi_pgmajfaults:rate30m", faults("30m")),
+        record("vmi:kubevirt_vmi_swap_traffic_bytes:rate5m", swapped("5m")),
+        record("vmi:kubevirt_vmi_swap_traffic_bytes:rate30m", swapped("30m")),
     ]
 }
 
-/// Alerts of a component of which one replica leads.
-fn leader_alerts(component: &str, called: &str) -> [Value; 4] {
-    let metric = format!("kubevirt_{}", component.replace('-', "_"));
-    let critical = (10, "critical", "critical");
+/// What launcher Pods request and do not use of their memory, by a metric of the kubelets.
+fn memory_margin(used: &str) -> [Value; 2] {
+    let of_launchers = "pod=~\"virt-launcher-.*\", container=\"compute\"";
+    let by = "sum by (pod, container, namespace)";
+    let expr = format!(
+        "{by} (kube_pod_container_resource_requests{{{of_launchers}, resource=\"memory\"}}) - on(pod, container, namespace) \
+         {by} (container_memory_{used}{{{of_launchers}}})"
+    );
+    let what = used.trim_end_matches("_bytes");
     [
-        down(component, called),
+        record(format!("pod_container:kubevirt_vm_memory_request_margin_based_on_{what}_bytes:sum"), &*expr),
+        record(format!("kubevirt_vm_container_memory_request_margin_based_on_{what}_bytes"), expr),
+    ]
+}
+
+const CRITICAL: (u32, &str, &str) = (10, "critical", "critical");
+const WARNING: (u32, &str, &str) = (10, "warning", "warning");
+
+/// Alerts of a component by how many of its Pods answer and are ready. `low` is the name of that which says that some are
+/// not.
+fn of_readiness(component: &str, called: &str, low: &str) -> [Value; 3] {
+    let metric = |what: &str| format!("cluster:kubevirt_{}_{what}", plain(component));
+    [
+        alert(
+            &format!("{called}Down"),
+            format!("{} == 0", metric("up:sum")),
+            CRITICAL,
+            &format!("No {component} answers."),
+        ),
         alert(
             &format!("NoReady{called}"),
-            format!("{metric}_ready == 0"),
-            critical,
-            &format!("No {component} can lead."),
+            format!("{} == 0", metric("ready:sum")),
+            CRITICAL,
+            &format!("No {component} is ready."),
         ),
         alert(
-            &format!("LowReady{called}sCount"),
-            format!("{metric}_ready < {metric}_up"),
-            (10, "warning", "warning"),
-            &format!("Some replicas of {component} cannot lead."),
-        ),
-        alert(
-            &format!("NoLeading{called}"),
-            format!("{metric}_leading == 0"),
-            critical,
-            &format!("No {component} leads."),
+            low,
+            format!("{} < {}", metric("ready:sum"), metric("pods_running:count")),
+            WARNING,
+            &format!("Some running Pods of {component} are not ready."),
         ),
     ]
 }
 
-/// No replica of a component answers.
-fn down(component: &str, called: &str) -> Value {
-    let expr = format!("kubevirt_{}_up == 0", component.replace('-', "_"));
-    alert(&format!("{called}Down"), expr, (10, "critical", "critical"), &format!("No {component} answers."))
+/// None of the replicas of a component leads.
+fn no_leader(component: &str, called: &str) -> Value {
+    let expr = format!("cluster:kubevirt_{}_leading:sum == 0", plain(component));
+    alert(&format!("NoLeading{called}"), expr, CRITICAL, &format!("No {component} leads."))
 }
 
 /// An alert, how many minutes it waits, how severe it is, and how it affects the operator's health.
@@ -86,49 +159,171 @@ fn alert(name: &str, expr: String, (minutes, severity, impact): (u32, &str, &str
     })
 }
 
-/// Of the requests of a component, most fail.
-fn rest_errors(component: &str, called: &str) -> Value {
-    let rate = |codes: &str| {
+/// Of the requests of a component, many fail: most of them now, or some for long.
+fn rest_errors(component: &str, called: &str) -> [Value; 2] {
+    let rate = |codes: &str, time: &str| {
+        let requests = format!("namespace=\"{NAMESPACE}\", pod=~\"{component}-.*\"{codes}");
+        format!("sum(rate(kubevirt_rest_client_requests_total{{{requests}}}[{time}]))")
+    };
+    let share = |time: &str| format!("{} / {}", rate(", code=~\"(4|5)[0-9][0-9]\"", time), rate("", time));
+    let summary = |share: &str, time: &str| {
+        format!("More than {share} of the requests of {component} to the API server have failed for {time}.")
+    };
+    [
+        alert(
+            &format!("{called}RESTErrorsBurst"),
+            format!("{} >= 0.8", share("5m")),
+            (5, "critical", "critical"),
+            &summary("80%", "5 minutes"),
+        ),
+        alert(
+            &format!("{called}RESTErrorsHigh"),
+            format!("{} >= 0.05", share("60m")),
+            (5, "warning", "warning"),
+            &summary("5%", "an hour"),
+        ),
+    ]
+}
+
+/// What guests say of themselves.
+fn of_guests() -> Vec<Value> {
+    // What is full by nature, or no disk.
+    let kinds = "iso9660|CDFS|udf|squashfs|cramfs|erofs|tmpfs|devtmpfs|ramfs|rootfs|overlay|proc|sysfs|cgroup.*|fuse.*";
+    let disks = format!("file_system_type!~\"{kinds}\", mount_point!=\"System Reserved\"");
+    let used = format!(
+        "kubevirt_vmi_filesystem_used_bytes{{{disks}}} / (kubevirt_vmi_filesystem_capacity_bytes{{{disks}}} > 0)"
+    );
+    let full = |share: &str| {
         format!(
-            "sum(rate(kubevirt_rest_client_requests_total{{namespace=\"{NAMESPACE}\", pod=~\"{component}-.*\"{codes}}}[5m]))"
+            "More than {share} of {{{{ $labels.mount_point }}}} in the guest of \
+             {{{{ $labels.namespace }}}}/{{{{ $labels.name }}}} is used."
         )
     };
+    let queued = |than: u32| {
+        format!(
+            "More than {than} processes in the guest of {{{{ $labels.namespace }}}}/{{{{ $labels.name }}}} wait for its vCPUs."
+        )
+    };
+    let queue = "vmi:kubevirt_vmi_guest_queue_length:sum";
+    let headroom = "vmi:kubevirt_vmi_memory_headroom_ratio:sum";
+    vec![
+        alert(
+            "GuestFilesystemAlmostOutOfSpace",
+            format!("{used} >= 0.85 and {used} < 0.95"),
+            (10, "warning", "none"),
+            &full("85%"),
+        ),
+        alert(
+            "GuestFilesystemAlmostOutOfSpace",
+            format!("{used} >= 0.95"),
+            (0, "critical", "none"),
+            &full("95%"),
+        ),
+        alert("GuestVCPUQueueHighWarning", format!("{queue} > 10"), (0, "warning", "none"), &queued(10)),
+        alert("GuestVCPUQueueHighCritical", format!("{queue} > 20"), (0, "critical", "none"), &queued(20)),
+        alert(
+            "KubeVirtVMGuestMemoryPressure",
+            format!(
+                "{headroom} < 0.05 and (vmi:kubevirt_vmi_pgmajfaults:rate5m > 5 \
+                 or vmi:kubevirt_vmi_swap_traffic_bytes:rate5m > 1048576)"
+            ),
+            (5, "warning", "none"),
+            "The guest of {{ $labels.namespace }}/{{ $labels.name }} has too little memory: it swaps or reads programs again.",
+        ),
+        alert(
+            "KubeVirtVMGuestMemoryAvailableLow",
+            format!(
+                "{headroom} < 0.03 and vmi:kubevirt_vmi_pgmajfaults:rate30m < 1 \
+                 and vmi:kubevirt_vmi_swap_traffic_bytes:rate30m < 2048"
+            ),
+            (30, "info", "none"),
+            "The guest of {{ $labels.namespace }}/{{ $labels.name }} has almost no memory left, and does not swap.",
+        ),
+        alert(
+            "VMNonRecoverableOSPanic",
+            "sum by (name, namespace) (increase(kubevirt_vmi_guest_os_panic_total[24h])) > 5".to_owned(),
+            (1, "critical", "none"),
+            "The kernel of the guest of {{ $labels.namespace }}/{{ $labels.name }} has panicked more than 5 times in a day.",
+        ),
+    ]
+}
+
+/// VMIs whose nodes have no node agent that is ready.
+fn orphaned() -> Value {
+    let handlers = format!("namespace=\"{NAMESPACE}\", pod=~\"virt-handler-.*\"");
+    let ready = format!(
+        "count by (node) (kube_pod_info{{{handlers}}} and on(pod, namespace) \
+         kube_pod_status_ready{{{handlers}, condition=\"true\"}} == 1)"
+    );
+    let running = "kube_pod_info{pod=~\"virt-launcher-.*\", node!=\"\"} and on(pod, namespace) \
+                   kube_pod_status_phase{phase=\"Running\"} == 1";
     alert(
-        &format!("{called}RESTErrorsBurst"),
-        format!("{} / {} >= 0.8", rate(", code=~\"(4|5)[0-9][0-9]\""), rate("")),
-        (5, "critical", "critical"),
-        &format!("More than 80% of the requests of {component} to the API server have failed for 5 minutes."),
+        "OrphanedVirtualMachineInstances",
+        format!("count by (node) ({running}) unless on(node) {ready}"),
+        WARNING,
+        "VMIs run on {{ $labels.node }}, where no node agent is ready.",
     )
 }
 
 /// Those with KubeVirt's names mean what KubeVirt's mean; the others are about node agents and launchers.
 pub(super) fn alerts() -> Vec<Value> {
-    let several = |what: &str| format!("(kubevirt_allocatable_nodes > 1) and ({what} < 2)");
-    let mut alerts = vec![
-        down("virt-api", "VirtAPI"),
-        rest_errors("virt-api", "VirtApi"),
-        rest_errors("virt-controller", "VirtController"),
-        rest_errors("virt-handler", "VirtHandler"),
-        rest_errors("virt-operator", "VirtOperator"),
-    ];
-    alerts.extend(leader_alerts("virt-controller", "VirtController"));
-    alerts.extend(leader_alerts("virt-operator", "VirtOperator"));
+    let several = |what: &str| format!("(cluster:kubevirt_nodes_allocatable:count > 1) and ({what} < 2)");
+    let daemons = |what: &str| {
+        format!("kube_daemonset_status_{what}{{namespace=\"{NAMESPACE}\", daemonset=\"virt-handler\"}}")
+    };
+    let mut alerts = Vec::new();
+    for (component, called, low) in [
+        ("virt-api", "VirtAPI", "LowReadyVirtAPICount"),
+        ("virt-controller", "VirtController", "LowReadyVirtControllersCount"),
+        ("virt-handler", "VirtHandler", "LowReadyVirtHandlerCount"),
+        ("virt-operator", "VirtOperator", "LowReadyVirtOperatorsCount"),
+    ] {
+        alerts.extend(of_readiness(component, called, low));
+        // As KubeVirt spells it.
+        alerts.extend(rest_errors(component, &called.replace("API", "Api")));
+        alerts.extend(LEADING.contains(&component).then(|| no_leader(component, called)));
+    }
+    alerts.extend(of_guests());
+    alerts.extend([
+        orphaned(),
+        alert(
+            "VirtHandlerDaemonSetRolloutFailing",
+            format!("{} != {}", daemons("number_ready"), daemons("desired_number_scheduled")),
+            (15, "warning", "warning"),
+            "Some Pods of virt-handler are missing or not ready.",
+        ),
+        alert(
+            "VirtLauncherPodsStuckFailed",
+            "sum by (namespace) (kube_pod_status_phase{phase=\"Failed\", pod=~\"virt-launcher-.*\"}) >= 200".to_owned(),
+            CRITICAL,
+            "At least 200 launcher Pods in the namespace {{ $labels.namespace }} have failed and are still there.",
+        ),
+        alert(
+            "VirtualMachineStuckOnNode",
+            "sum by (name, namespace, status, node) ((kubevirt_vm_info{status=~\"starting|stopping|terminating\"} == 1 \
+             or kubevirt_vm_info{status_group=\"error\"} == 1) * on(name, namespace) group_left(node) \
+             topk by (name, namespace) (1, kubevirt_vmi_info{phase=~\"scheduled|running\"}))"
+                .to_owned(),
+            (5, "warning", "none"),
+            "The VM {{ $labels.namespace }}/{{ $labels.name }} is {{ $labels.status }} on {{ $labels.node }}.",
+        ),
+    ]);
     alerts.extend([
         alert(
             "LowVirtAPICount",
-            several("kubevirt_virt_api_up"),
+            several("cluster:kubevirt_virt_api_up:sum"),
             (60, "warning", "warning"),
             "In a cluster of several nodes, at least two replicas of virt-api are to run.",
         ),
         alert(
             "LowVirtControllersCount",
-            several("kubevirt_virt_controller_ready"),
+            several("cluster:kubevirt_virt_controller_ready:sum"),
             (10, "warning", "warning"),
             "In a cluster of several nodes, at least two replicas of virt-controller are to be ready.",
         ),
         alert(
             "LowVirtOperatorCount",
-            several("kubevirt_virt_operator_up"),
+            several("cluster:kubevirt_virt_operator_up:sum"),
             (60, "warning", "warning"),
             "In a cluster of several nodes, at least two replicas of virt-operator are to run.",
         ),
@@ -148,7 +343,7 @@ pub(super) fn alerts() -> Vec<Value> {
         ),
         alert(
             "LowKVMNodesCount",
-            "kubevirt_allocatable_nodes > 1 and kubevirt_nodes_with_kvm < 2".to_owned(),
+            several("cluster:kubevirt_nodes_with_kvm:count"),
             (5, "warning", "warning"),
             "At least two nodes with KVM are needed to replace one of them.",
         ),
@@ -184,26 +379,33 @@ mod tests {
     #[test]
     fn rules_have_names_of_their_own_and_say_how_bad_it_is() {
         let all = [records(), alerts()].concat();
-        let name = |rule: &Value| rule["alert"].as_str().or(rule["record"].as_str()).unwrap().to_owned();
+        // An alert may have one name for two severities, as KubeVirt's have.
+        let name = |rule: &Value| {
+            let name = rule["alert"].as_str().or(rule["record"].as_str()).unwrap();
+            format!("{name} {}", rule["labels"]["severity"])
+        };
         let mut names: Vec<String> = all.iter().map(name).collect();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), all.len());
         for alert in all.iter().filter(|rule| rule["alert"].is_string()) {
             assert!(
-                ["warning", "critical"].contains(&alert["labels"]["severity"].as_str().unwrap()),
+                ["info", "warning", "critical"].contains(&alert["labels"]["severity"].as_str().unwrap()),
                 "{alert}"
             );
         }
-        let kvm = &all[1]["expr"];
+        let kvm = all.iter().find(|rule| rule["record"] == "cluster:kubevirt_nodes_with_kvm:count");
+        let kvm = &kvm.unwrap()["expr"];
         assert!(kvm.as_str().unwrap().contains("resource=\"devices_kubevirt_io_kvm\""), "{kvm}");
     }
 
     /// What the components serve of what rules ask for.
-    const SERVED: [&str; 15] = [
+    const SERVED: [&str; 27] = [
         "kubevirt_rest_client_requests_total",
+        "kubevirt_virt_api_ready_status",
         "kubevirt_virt_controller_leading_status",
         "kubevirt_virt_controller_ready_status",
+        "kubevirt_virt_handler_ready_status",
         "kubevirt_virt_operator_leading_status",
         "kubevirt_virt_operator_ready_status",
         "kubevirt_vm_error_status_last_transition_timestamp_seconds",
@@ -212,9 +414,19 @@ mod tests {
         "kubevirt_vm_non_running_status_last_transition_timestamp_seconds",
         "kubevirt_vm_running_status_last_transition_timestamp_seconds",
         "kubevirt_vm_starting_status_last_transition_timestamp_seconds",
+        "kubevirt_vmi_filesystem_capacity_bytes",
+        "kubevirt_vmi_filesystem_used_bytes",
+        "kubevirt_vmi_guest_load_1m",
+        "kubevirt_vmi_guest_os_panic_total",
         "kubevirt_vmi_info",
+        "kubevirt_vmi_memory_available_bytes",
+        "kubevirt_vmi_memory_pgmajfault_total",
+        "kubevirt_vmi_memory_swap_in_traffic_bytes",
+        "kubevirt_vmi_memory_swap_out_traffic_bytes",
+        "kubevirt_vmi_memory_usable_bytes",
         "kubevirt_vmi_non_evictable",
         "kubevirt_vmi_number_of_outdated",
+        "kubevirt_vmi_vcpu_seconds_total",
         "vireo_metrics_vmis_missing",
     ];
 
@@ -224,8 +436,10 @@ mod tests {
         let recorded: BTreeSet<&str> = records.iter().map(|rule| rule["record"].as_str().unwrap()).collect();
         for rule in [records.clone(), alerts()].concat() {
             let expr = rule["expr"].as_str().unwrap();
-            let words = expr.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-            let names = words.filter(|word| word.starts_with("kubevirt_") || word.starts_with("vireo_"));
+            let words =
+                expr.split(|letter: char| !letter.is_ascii_alphanumeric() && !['_', ':'].contains(&letter));
+            let names = words.filter(|word| word.contains("kubevirt_") || word.starts_with("vireo_"));
+            let names = names.filter(|word| !word.contains("devices_") && !word.starts_with("kube_"));
             asked.extend(names.filter(|name| !recorded.contains(name)).map(str::to_owned));
         }
         assert_eq!(asked.iter().map(String::as_str).collect::<Vec<_>>(), SERVED);
