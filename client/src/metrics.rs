@@ -37,9 +37,11 @@ pub fn add_version(metric_set: &mut MetricSet) {
     metric_set.add(&VERSION, labels, Some(1.into()));
 }
 
-/// The response to a request for metrics: those of a set, those of this process and its work queues, and those of registries.
+/// The response to a request for metrics: those of a set, those of this process, its work queues and its reconciliations of
+/// VMIs, and those of registries.
 pub fn response(mut metric_set: MetricSet, others: &[&Registry]) -> Response {
     process::add(&mut metric_set);
+    syncs::add(&mut metric_set);
     let durations = queues::add(&mut metric_set);
     match encode_with(metric_set, durations, others) {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),

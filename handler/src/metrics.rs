@@ -134,7 +134,6 @@ impl Metrics {
         let (samples, missing) = collect::everything(vmis.clone(), state).await;
         let mut metric_set = of_node(node, &samples, missing, &self.outdated());
         self.connections.add(&mut metric_set, &vmis);
-        self.syncs.add(&mut metric_set);
         metric_set.add(&REFUSED, Vec::new(), Some(self.refused.load(Ordering::Relaxed).into()));
         metrics::response(metric_set, &[&self.others.lock().unwrap_or_else(PoisonError::into_inner)])
     }

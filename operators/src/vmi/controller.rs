@@ -144,9 +144,8 @@ impl Controller {
         Arc::clone(&self.queue)
     }
 
-    /// Adds the metrics of VMIs and of their launcher Pods, as far as it knows them.
+    /// Adds the metrics of launcher Pods, as far as it knows them.
     pub(crate) fn add_metrics(&self, set: &mut MetricSet) {
-        self.syncs.add(set);
         for pod in self.pods.all().iter().filter(|pod| !pod.is_final()) {
             if let Some(vmi) = pod.owner.as_ref().filter(|owner| owner.kind == Kind::VMI.kind) {
                 metrics::add_launcher(set, &pod.key.namespace, &vmi.name, pod);
