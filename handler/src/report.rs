@@ -10,9 +10,8 @@ use vireo_api::v1::{Condition, VirtualMachineInstance};
 
 use crate::launcher::link::chain;
 use crate::manifests::Rejection;
-use crate::reconcile::status::{MANIFEST_CHANGED, NO_BOOT_DEVICE, failure};
+use crate::reconcile::status::{ConditionType, failure};
 use crate::state::{StateDir, StateError, read_json};
-use vireo_api::spec::HYPERVISOR_CONDITION;
 
 /// The options of the command.
 #[derive(Debug)]
@@ -173,7 +172,7 @@ fn table(found: &Found, options: &Options, wide: bool, now: Timestamp) -> String
 
 fn row(vmi: &VirtualMachineInstance, wide: bool, now: Timestamp) -> Vec<String> {
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-    let hypervisor = condition(vmi, HYPERVISOR_CONDITION);
+    let hypervisor = ConditionType::Hypervisor.find(&vmi.status);
     let phase = match &vmi.metadata.deletion_timestamp {
         Some(_) => format!("{} (stopping)", vmi.status.phase),
         None => vmi.status.phase.clone(),
@@ -200,19 +199,15 @@ fn row(vmi: &VirtualMachineInstance, wide: bool, now: Timestamp) -> Vec<String> 
 /// The most important problem of a VMI.
 fn reason(vmi: &VirtualMachineInstance) -> String {
     let failed = failure(&vmi.status);
-    if let (None, Some(stuck)) = (failed, condition(vmi, NO_BOOT_DEVICE)) {
+    if let (None, Some(stuck)) = (failed, ConditionType::NoBootableDevice.find(&vmi.status)) {
         return stuck.reason.clone();
     }
-    match (failed, condition(vmi, MANIFEST_CHANGED)) {
+    match (failed, ConditionType::ManifestChanged.find(&vmi.status)) {
         (Some(failed), _) if failed.message.is_empty() => failed.reason.clone(),
         (Some(failed), _) => format!("{}: {}", failed.reason, failed.message),
         (None, Some(_)) if vmi.status.reason.is_empty() => "manifest changed while running".to_owned(),
         (None, _) => vmi.status.reason.clone(),
     }
-}
-
-fn condition<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<&'a Condition> {
-    vmi.status.conditions.iter().find(|condition| condition.r#type == kind)
 }
 
 fn details(vmi: &VirtualMachineInstance) -> String {

@@ -1,14 +1,10 @@
 //! Events for the changes of a VMI's status.
 
-use vireo_api::spec::HYPERVISOR_CONDITION;
-use vireo_api::v1::{
-    Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status, VolumeStatus,
-};
+use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status, VolumeStatus};
 use vireo_client::events::Reason;
 
 use crate::reconcile::status::{
-    ACCESS_CREDENTIALS, NO_BOOT_DEVICE, PAUSED_IO_ERROR, Phase, UNHEALTHY, failure, io_errors,
-    readiness_failure,
+    ConditionType, PAUSED_IO_ERROR, Phase, failure, io_errors, readiness_failure,
 };
 
 /// An event that is to be published.
@@ -22,10 +18,6 @@ impl Event {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
-}
-
-fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.r#type == kind)
 }
 
 /// The changes in `now`, compared with the API's status and with the node's last report.
@@ -73,14 +65,16 @@ fn entered(phase: Phase) -> Option<Event> {
 
 fn conditions(was: &Status, is: &Status) -> Vec<Event> {
     let mut events = Vec::new();
-    let known = |kind: &str| condition(was, kind).map(|known| known.message.as_str()).unwrap_or_default();
-    if let Some(chosen) = condition(is, HYPERVISOR_CONDITION)
-        && chosen.message != known(HYPERVISOR_CONDITION)
+    let known = ConditionType::Hypervisor.find(was).map(|known| known.message.as_str());
+    if let Some(chosen) = ConditionType::Hypervisor.find(is)
+        && Some(chosen.message.as_str()) != known
     {
         let text = format!("{}: {}", chosen.reason, chosen.message);
         events.push(Event::new(Reason::HypervisorChosen, text));
     }
-    if condition(is, NO_BOOT_DEVICE).is_some() && condition(was, NO_BOOT_DEVICE).is_none() {
+    if ConditionType::NoBootableDevice.find(is).is_some()
+        && ConditionType::NoBootableDevice.find(was).is_none()
+    {
         events.push(Event::new(Reason::NoBootableDevice, "The firmware found nothing to start."));
     }
     if let Some(cause) = readiness_failure(is)
@@ -88,7 +82,9 @@ fn conditions(was: &Status, is: &Status) -> Vec<Event> {
     {
         events.push(Event::new(Reason::Unhealthy, cause));
     }
-    if let Some(failed) = condition(is, UNHEALTHY).filter(|_| condition(was, UNHEALTHY).is_none()) {
+    if let Some(failed) =
+        ConditionType::Unhealthy.find(is).filter(|_| ConditionType::Unhealthy.find(was).is_none())
+    {
         events.push(Event::new(Reason::Unhealthy, failed.message.clone()));
         let text = "The guest failed its livenessProbe and is shut down.";
         events.push(Event::new(Reason::Killing, text));
@@ -99,7 +95,10 @@ fn conditions(was: &Status, is: &Status) -> Vec<Event> {
 
 /// What became of keys and passwords, where that changes.
 fn credentials(was: &Status, is: &Status) -> Option<Event> {
-    let (now, known) = (condition(is, ACCESS_CREDENTIALS)?, condition(was, ACCESS_CREDENTIALS));
+    let (now, known) = (
+        ConditionType::AccessCredentialsSynchronized.find(is)?,
+        ConditionType::AccessCredentialsSynchronized.find(was),
+    );
     let same = known.is_some_and(|known| (&known.status, &known.message) == (&now.status, &now.message));
     if same {
         return None;
@@ -114,9 +113,9 @@ fn credentials(was: &Status, is: &Status) -> Option<Event> {
 }
 
 fn pause(was: &Status, is: &Status) -> Vec<Event> {
-    let known = condition(was, "Paused");
+    let known = ConditionType::Paused.find(was);
     let running = is.phase == Phase::Running.as_str();
-    match (condition(is, "Paused"), known) {
+    match (ConditionType::Paused.find(is), known) {
         (Some(paused), _) if paused.reason == PAUSED_IO_ERROR => {
             let known: Vec<String> = known.iter().flat_map(|known| io_errors(&known.message)).collect();
             let fresh = io_errors(&paused.message).filter(|text| !known.contains(text));

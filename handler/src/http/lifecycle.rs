@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::{find, path_not_found};
 use crate::launcher::link::{self, LinkError};
 use crate::node::Node;
-use crate::reconcile::status::Phase;
+use crate::reconcile::status::{ConditionType, Phase};
 
 /// KubeVirt's `PauseOptions` and its like.
 #[derive(Debug, Default, Deserialize)]
@@ -103,7 +103,7 @@ fn check_paused(vmi: &VirtualMachineInstance, command: LifecycleCommand) -> Resu
 
 /// Whether the status says that a VMI is paused.
 pub(super) fn is_paused(vmi: &VirtualMachineInstance) -> bool {
-    vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True")
+    ConditionType::Paused.holds(&vmi.status)
 }
 
 fn has_liveness_probe(vmi: &VirtualMachineInstance) -> bool {

@@ -17,6 +17,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use super::console::running;
 use super::error::ApiError;
 use super::find;
+use super::lifecycle::is_paused;
 use super::relay::{PLAIN, relay, relay_stream};
 use crate::launcher::link::chain;
 use crate::metrics::Endpoint;
@@ -76,7 +77,7 @@ pub(super) async fn either(
 /// The guest's address, with KubeVirt's errors.
 fn reachable(vmi: &VirtualMachineInstance) -> Result<IpAddr, ApiError> {
     running(vmi)?;
-    if vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True") {
+    if is_paused(vmi) {
         return Err(ApiError::not_now(&vmi.metadata.name, "VMI is paused"));
     }
     let first = primary(&vmi.status.interfaces).map(|interface| interface.ip_address.as_str());

@@ -13,6 +13,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use vireo_proto::launcher::{AgentQuestion, AskAgentResponse, GuestFilesystem, GuestLoad, Statistics};
 
 use crate::launcher::link;
+use crate::reconcile::status::ConditionType;
 use crate::state::StateDir;
 
 /// The timeout of one launcher.
@@ -67,10 +68,7 @@ fn socket(state: &StateDir, vmi: &VirtualMachineInstance) -> Option<PathBuf> {
 }
 
 fn has_agent(vmi: &VirtualMachineInstance) -> bool {
-    vmi.status
-        .conditions
-        .iter()
-        .any(|condition| condition.r#type == "AgentConnected" && condition.status == "True")
+    ConditionType::AgentConnected.holds(&vmi.status)
 }
 
 async fn one(socket: Option<PathBuf>, agent: bool) -> Option<(Statistics, AskAgentResponse)> {

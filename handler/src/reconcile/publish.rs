@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use tracing::{error, info, warn};
-use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_proto::launcher::{State, state};
 
 use super::credentials::CredentialSync;
@@ -11,7 +10,7 @@ use super::desired::Desired;
 use super::prober::Prober;
 use super::reconciler::VmiReconciler;
 use super::record::{MANIFEST_ANNOTATION, Record, now};
-use super::status::{self, Facts, Phase};
+use super::status::{self, ConditionType, Facts, Phase};
 use super::volumes::Places;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
@@ -147,9 +146,9 @@ fn phase(recorded: Phase, state: Option<&State>) -> Phase {
 /// Logs the changes that matter to a user.
 fn log_changes(before: &Record, after: &Record) {
     let hypervisor = |record: &Record| {
-        let condition =
-            record.vmi.status.conditions.iter().find(|condition| condition.r#type == HYPERVISOR_CONDITION);
-        condition.map(|condition| (condition.reason.clone(), condition.message.clone()))
+        ConditionType::Hypervisor
+            .find(&record.vmi.status)
+            .map(|condition| (condition.reason.clone(), condition.message.clone()))
     };
     if let Some((hypervisor, why)) = hypervisor(after).filter(|now| hypervisor(before).as_ref() != Some(now))
     {
@@ -159,15 +158,14 @@ fn log_changes(before: &Record, after: &Record) {
         let reason = &after.vmi.status.reason;
         info!(from = before.vmi.status.phase, to = after.vmi.status.phase, reason, "phase");
     }
-    let appeared = |kind: &str| {
-        let has =
-            |record: &Record| record.vmi.status.conditions.iter().any(|condition| condition.r#type == kind);
+    let appeared = |kind: ConditionType| {
+        let has = |record: &Record| kind.find(&record.vmi.status).is_some();
         has(after) && !has(before)
     };
-    if appeared(status::NO_BOOT_DEVICE) {
+    if appeared(ConditionType::NoBootableDevice) {
         warn!("the firmware found nothing to start");
     }
-    if appeared(status::MANIFEST_CHANGED) {
+    if appeared(ConditionType::ManifestChanged) {
         warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
     }
 }

@@ -1,11 +1,13 @@
 //! The VMI's status as KubeVirt reports it: a pure function of the previous status and the current facts.
 
 mod agent;
+mod condition;
 mod ending;
 mod interfaces;
 mod pause;
 mod volume;
 
+pub use condition::ConditionType;
 pub(super) use ending::{End, Lost, end, end_before_start, out_of_memory, record_end, unhealthy_end};
 pub(crate) use interfaces::primary;
 pub use pause::{PAUSED_IO_ERROR, io_errors};
@@ -18,36 +20,12 @@ use super::volumes;
 use crate::network::bridge::Bridged;
 use crate::node::Attachments;
 use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
-use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm, single_host_notices};
+use vireo_api::spec::{NATIVE, Vm, single_host_notices};
 use vireo_api::v1::{
     Condition, CpuTopology, MemoryStatus, PhaseTransitionTimestamp, Quantity, VirtualMachineInstanceSpec,
     VirtualMachineInstanceStatus as Status,
 };
 use vireo_proto::launcher::{State, hypervisor, state};
-
-/// The condition of a running VMI whose manifest was changed.
-pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
-
-/// The condition that the VMI is as its spec requests, or why it is not; KubeVirt's.
-const SYNCHRONIZED: &str = "Synchronized";
-
-/// The condition that the guest has the keys and passwords that its agent sets; KubeVirt's.
-pub const ACCESS_CREDENTIALS: &str = "AccessCredentialsSynchronized";
-
-/// The condition of a VMI whose guest agent lacks commands that the status is made of; KubeVirt's.
-const AGENT_NOT_SUPPORTED: &str = "AgentVersionNotSupported";
-
-/// The condition of a VMI whose firmware found nothing to start.
-pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
-
-/// The condition of a VMI whose guest is shut down because its livenessProbe failed.
-pub const UNHEALTHY: &str = "vireo.io/unhealthy";
-
-/// The condition of a VMI whose guest is shut down because its launcher Pod is being deleted.
-pub const POD_TERMINATING: &str = "vireo.io/pod-terminating";
-
-/// The condition of a VMI with limits of resources that are not in force.
-pub const LIMITS: &str = "vireo.io/limits-not-in-force";
 
 /// The prefix of the Ready condition's message when a readinessProbe fails.
 const READINESS_FAILED: &str = "Readiness probe failed: ";
@@ -217,33 +195,39 @@ fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
 fn conditions(status: &mut Status, facts: &Facts<'_>) {
     let paused = facts.state.filter(|state| state.phase() == state::Phase::Paused);
     let ready = ready(status, facts, paused.is_some());
-    let mut set = |kind: &str, value: Option<(bool, &str, String)>| {
-        put(&mut status.conditions, kind, value, facts.now);
+    let mut set = |kind: ConditionType, value: Option<(bool, &str, String)>| {
+        kind.put(&mut status.conditions, value, facts.now);
     };
-    set("Ready", Some(ready));
-    set("Paused", paused.map(pause::condition));
+    set(ConditionType::Ready, Some(ready));
+    set(ConditionType::Paused, paused.map(pause::condition));
     let agent = facts.state.and_then(|state| state.agent.as_ref());
-    set("AgentConnected", agent.map(|_| (true, "", String::new())));
+    set(ConditionType::AgentConnected, agent.map(|_| (true, "", String::new())));
     // KubeVirt's clients read the reason.
     let lacking = agent.and_then(agent::lacks);
-    set(AGENT_NOT_SUPPORTED, lacking.map(|commands| (true, "This guest agent lacks commands", commands)));
+    set(
+        ConditionType::AgentVersionNotSupported,
+        lacking.map(|commands| (true, "This guest agent lacks commands", commands)),
+    );
     if let Some(credentials) = facts.credentials {
         let failed = credentials.as_ref().err().cloned().unwrap_or_default();
-        set(ACCESS_CREDENTIALS, Some((credentials.is_ok(), "", failed)));
+        set(ConditionType::AccessCredentialsSynchronized, Some((credentials.is_ok(), "", failed)));
     }
-    set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
+    set(
+        ConditionType::LiveMigratable,
+        Some((false, "NotImplemented", "live migration is not available yet".to_owned())),
+    );
     // Keep the reason of a VMI that has failed.
     if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {
         let failed =
             facts.sync_error.map(|sync_error| (false, sync_error.reason, sync_error.message.clone()));
-        set(SYNCHRONIZED, failed.or_else(|| without_effect(facts.vm?, facts.on_single_host)));
+        set(ConditionType::Synchronized, failed.or_else(|| without_effect(facts.vm?, facts.on_single_host)));
     }
-    set(MANIFEST_CHANGED, facts.manifest_changed.then(|| {
+    set(ConditionType::ManifestChanged, facts.manifest_changed.then(|| {
         let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
                        wait until it is gone, and create it again";
         (true, "SpecIsImmutable", message.to_owned())
     }));
-    set(NO_BOOT_DEVICE, facts.state.is_some_and(|state| state.no_boot_device).then(|| {
+    set(ConditionType::NoBootableDevice, facts.state.is_some_and(|state| state.no_boot_device).then(|| {
         let message = "the firmware found nothing to start: no disk that it tries has a boot loader for it; a disk \
                        with a boot loader for EFI needs spec.domain.firmware.bootloader.efi, and where a device has \
                        a bootOrder, only such devices are tried";
@@ -255,7 +239,7 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
             hypervisor::Kind::Native => NATIVE,
             hypervisor::Kind::Qemu => "qemu",
         };
-        set(HYPERVISOR_CONDITION, Some((true, name, chosen.reason.clone())));
+        set(ConditionType::Hypervisor, Some((true, name, chosen.reason.clone())));
     }
 }
 
@@ -277,14 +261,14 @@ fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static st
     if paused {
         return pause::not_ready();
     }
-    if let Some(condition) = find(before, POD_TERMINATING) {
+    if let Some(condition) = ConditionType::PodTerminating.find(before) {
         return (false, TERMINATING, condition.message.clone());
     }
     if let Some(why) = unhealthy(before) {
         return (false, NOT_READY, why.to_owned());
     }
     let is_probed = facts.vm.is_some_and(|vm| vm.readiness_probe().is_some());
-    let known = find(before, "Ready");
+    let known = ConditionType::Ready.find(before);
     let was_ready = known.is_some_and(|known| known.status == "True");
     let last_message = known.filter(|known| known.reason == NOT_READY).map(|known| known.message.clone());
     match facts.readiness {
@@ -304,70 +288,46 @@ fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static st
 
 /// How the readinessProbe failed, if that is why the guest is not ready.
 pub fn readiness_failure(status: &Status) -> Option<&str> {
-    let ready = find(status, "Ready").filter(|ready| ready.status == "False")?;
+    let ready = ConditionType::Ready.find(status).filter(|ready| ready.status == "False")?;
     Some(ready.message.as_str()).filter(|message| message.starts_with(READINESS_FAILED))
-}
-
-fn find<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.r#type == kind)
 }
 
 /// Why the VMI is not as its spec requests, if it is not.
 pub(crate) fn failure(status: &Status) -> Option<&Condition> {
-    find(status, SYNCHRONIZED).filter(|condition| condition.status == "False")
+    ConditionType::Synchronized.find(status).filter(|condition| condition.status == "False")
 }
 
 /// Why the livenessProbe failed, if it did.
 pub(super) fn unhealthy(status: &Status) -> Option<&str> {
-    find(status, UNHEALTHY).map(|condition| condition.message.as_str())
+    ConditionType::Unhealthy.find(status).map(|condition| condition.message.as_str())
 }
 
 /// Since when the guest is to be shut down because its livenessProbe failed, RFC 3339.
 pub(super) fn unhealthy_since(status: &Status) -> Option<&str> {
-    find(status, UNHEALTHY)?.last_transition_time.as_deref()
+    ConditionType::Unhealthy.find(status)?.last_transition_time.as_deref()
 }
 
 /// Sets the condition that the guest is to be shut down because its livenessProbe failed.
 pub(super) fn mark_unhealthy(status: &mut Status, cause: &str, now: &str) {
     let message = format!("Liveness probe failed: {cause}");
-    put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
+    ConditionType::Unhealthy.put(&mut status.conditions, Some((true, LIVENESS_FAILED, message)), now);
 }
 
 /// Sets or removes the condition that limits of the launcher are not in force.
 pub(super) fn note_limits(status: &mut Status, problem: Option<&str>, now: &str) {
     let value = problem.map(|problem| (true, "CgroupsNotAvailable", problem.to_owned()));
-    put(&mut status.conditions, LIMITS, value, now);
+    ConditionType::LimitsNotInForce.put(&mut status.conditions, value, now);
 }
 
 /// Since when the guest is to be shut down because its launcher Pod is being deleted, RFC 3339.
 pub(super) fn stopped_since(status: &Status) -> Option<&str> {
-    find(status, POD_TERMINATING)?.last_transition_time.as_deref()
+    ConditionType::PodTerminating.find(status)?.last_transition_time.as_deref()
 }
 
 /// Sets the condition that the guest is to be shut down because its launcher Pod is being deleted.
 pub(super) fn stop(status: &mut Status, now: &str) {
     let message = "virt-launcher pod is terminating".to_owned();
-    put(&mut status.conditions, POD_TERMINATING, Some((true, TERMINATING, message)), now);
-}
-
-/// Sets or removes a condition. Its time changes when its status does.
-fn put(conditions: &mut Vec<Condition>, kind: &str, value: Option<(bool, &str, String)>, now: &str) {
-    let Some((holds, reason, message)) = value else {
-        conditions.retain(|condition| condition.r#type != kind);
-        return;
-    };
-    let text = if holds { "True" } else { "False" };
-    let position = conditions.iter().position(|condition| condition.r#type == kind).unwrap_or_else(|| {
-        conditions.push(Condition { r#type: kind.to_owned(), ..Condition::default() });
-        conditions.len() - 1
-    });
-    let Some(condition) = conditions.get_mut(position) else { return };
-    if condition.status != text {
-        text.clone_into(&mut condition.status);
-        condition.last_transition_time = Some(now.to_owned());
-    }
-    reason.clone_into(&mut condition.reason);
-    condition.message = message;
+    ConditionType::PodTerminating.put(&mut status.conditions, Some((true, TERMINATING, message)), now);
 }
 
 #[cfg(test)]

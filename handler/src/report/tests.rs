@@ -40,7 +40,7 @@ fn rejection(name: &str, problems: &[&str]) -> Rejection {
 fn one_line_for_each_and_all_problems_below() {
     let mut running = vmi("web", "Running");
     running.status.conditions.push(Condition {
-        r#type: HYPERVISOR_CONDITION.to_owned(),
+        r#type: ConditionType::Hypervisor.as_str().to_owned(),
         status: "True".to_owned(),
         reason: "qemu".to_owned(),
         ..Condition::default()

@@ -1,3 +1,5 @@
+use vireo_api::v1::Condition;
+
 use super::*;
 
 fn vmi(phase: &str) -> VirtualMachineInstance {
@@ -18,7 +20,7 @@ fn reasons(
 fn known_events_are_not_repeated() {
     let mut running = vmi("Running");
     let chosen = Condition {
-        r#type: HYPERVISOR_CONDITION.to_owned(),
+        r#type: ConditionType::Hypervisor.as_str().to_owned(),
         message: "why".to_owned(),
         ..Condition::default()
     };
@@ -121,7 +123,7 @@ fn a_failing_probe_is_reported_at_first_and_when_its_cause_changes() {
     };
     let unready = |cause: &str| with("Ready", "False", format!("Readiness probe failed: {cause}"));
     let (ready, new) = (with("Ready", "True", String::new()), with("Ready", "False", "not yet".to_owned()));
-    let unhealthy = with(UNHEALTHY, "True", "Liveness probe failed: a".to_owned());
+    let unhealthy = with(ConditionType::Unhealthy.as_str(), "True", "Liveness probe failed: a".to_owned());
     for (was, now, actual) in [
         (&new, &new, &[][..]),
         (&new, &unready("a"), &["Unhealthy"]),
@@ -142,7 +144,7 @@ fn what_becomes_of_credentials_is_reported_once() {
     let with = |status: &str, message: &str| {
         let mut vmi = vmi("Running");
         vmi.status.conditions = vec![Condition {
-            r#type: ACCESS_CREDENTIALS.to_owned(),
+            r#type: ConditionType::AccessCredentialsSynchronized.as_str().to_owned(),
             status: status.to_owned(),
             message: message.to_owned(),
             ..Condition::default()

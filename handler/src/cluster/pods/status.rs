@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use vireo_api::names::COMPUTE;
 use vireo_api::v1::VirtualMachineInstance;
 
-use crate::reconcile::status::{Phase, failure};
+use crate::reconcile::status::{ConditionType, Phase, failure};
 
 /// The status now. `vmi` is absent until the node has it.
 pub(super) fn next(
@@ -16,10 +16,7 @@ pub(super) fn next(
 ) -> Value {
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     let phase = vmi.map_or(Phase::Pending, |vmi| Phase::parse(&vmi.status.phase));
-    let is_ready = vmi.is_some_and(|vmi| {
-        let mut conditions = vmi.status.conditions.iter();
-        phase == Phase::Running && conditions.any(|one| one.r#type == "Ready" && one.status == "True")
-    });
+    let is_ready = phase == Phase::Running && vmi.is_some_and(|vmi| ConditionType::Ready.holds(&vmi.status));
     let mut after = before.clone();
     if !after.is_object() {
         after = json!({});

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use vireo_proto::launcher::{Outcome, fault, outcome};
 
-use super::{LIVENESS_FAILED, Phase, SYNCHRONIZED, Status, put};
+use super::{ConditionType, LIVENESS_FAILED, Phase, Status};
 use crate::launcher::process::Ending;
 use crate::reconcile::decide::Awaited;
 
@@ -97,7 +97,11 @@ pub(in crate::reconcile) fn out_of_memory(limit: u64) -> End {
 /// Records an end in the Synchronized condition.
 pub(in crate::reconcile) fn record_end(status: &mut Status, end: &End, now: &str) {
     let failed = end.phase == Phase::Failed;
-    put(&mut status.conditions, SYNCHRONIZED, failed.then(|| (false, end.reason, end.message.clone())), now);
+    ConditionType::Synchronized.put(
+        &mut status.conditions,
+        failed.then(|| (false, end.reason, end.message.clone())),
+        now,
+    );
 }
 
 /// The facts about a launcher that ended without reporting its guest's outcome.

@@ -26,8 +26,8 @@ pub(super) fn facts(phase: Phase) -> Facts<'static> {
     }
 }
 
-fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.r#type == kind)
+fn condition(status: &Status, kind: ConditionType) -> Option<&Condition> {
+    kind.find(status)
 }
 
 #[test]
@@ -36,10 +36,14 @@ fn credentials_are_as_last_known() {
         next(before, &Facts { credentials, ..facts(Phase::Running) })
     };
     let before = with(&Status::default(), None);
-    assert_eq!(condition(&before, ACCESS_CREDENTIALS), None, "none are set by the agent");
+    assert_eq!(
+        condition(&before, ConditionType::AccessCredentialsSynchronized),
+        None,
+        "none are set by the agent"
+    );
     let failed = with(&before, Some(&Err("Guest agent is offline".to_owned())));
     let has = |status: &Status| {
-        let one = condition(status, ACCESS_CREDENTIALS).unwrap();
+        let one = condition(status, ConditionType::AccessCredentialsSynchronized).unwrap();
         (one.status.clone(), one.message.clone())
     };
     assert_eq!(has(&failed), ("False".to_owned(), "Guest agent is offline".to_owned()));
@@ -76,36 +80,36 @@ fn a_phase_is_stamped_when_it_is_first_reached() {
 #[test]
 fn ready_follows_the_guest_and_its_time_follows_its_status() {
     let before = next(&Status::default(), &facts(Phase::Scheduled));
-    let ready = condition(&before, "Ready").unwrap();
+    let ready = condition(&before, ConditionType::Ready).unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "GuestNotRunning"));
     let running = next(&before, &Facts { now: NOW, ..facts(Phase::Running) });
-    let ready = condition(&running, "Ready").unwrap();
+    let ready = condition(&running, ConditionType::Ready).unwrap();
     assert_eq!((ready.status.as_str(), ready.last_transition_time.as_deref()), ("True", Some(NOW)));
 
     let paused = State { phase: state::Phase::Paused.into(), ..State::default() };
     let paused = next(&running, &Facts { state: Some(&paused), ..facts(Phase::Running) });
-    assert_eq!(condition(&paused, "Ready").unwrap().status, "False");
-    assert_eq!(condition(&paused, "Paused").unwrap().status, "True");
-    assert_eq!(condition(&next(&paused, &facts(Phase::Running)), "Paused"), None);
+    assert_eq!(condition(&paused, ConditionType::Ready).unwrap().status, "False");
+    assert_eq!(condition(&paused, ConditionType::Paused).unwrap().status, "True");
+    assert_eq!(condition(&next(&paused, &facts(Phase::Running)), ConditionType::Paused), None);
 }
 
 #[test]
 fn a_vm_without_a_bootable_device_has_a_condition() {
     let stuck = State { phase: state::Phase::Running.into(), no_boot_device: true, ..State::default() };
     let status = next(&Status::default(), &Facts { state: Some(&stuck), ..facts(Phase::Running) });
-    assert_eq!(condition(&status, NO_BOOT_DEVICE).unwrap().reason, "NoBootableDevice");
+    assert_eq!(condition(&status, ConditionType::NoBootableDevice).unwrap().reason, "NoBootableDevice");
     let started = State { no_boot_device: false, ..stuck };
     let status = next(&status, &Facts { state: Some(&started), ..facts(Phase::Running) });
-    assert_eq!(condition(&status, NO_BOOT_DEVICE), None);
+    assert_eq!(condition(&status, ConditionType::NoBootableDevice), None);
 }
 
 #[test]
 fn trouble_is_shown_while_it_lasts() {
     let sync_error = SyncError { reason: "FailedStorage", message: "no such image".to_owned() };
     let bad = next(&Status::default(), &Facts { sync_error: Some(&sync_error), ..facts(Phase::Scheduling) });
-    let shown = condition(&bad, "Synchronized").unwrap();
+    let shown = condition(&bad, ConditionType::Synchronized).unwrap();
     assert_eq!((shown.status.as_str(), shown.reason.as_str()), ("False", "FailedStorage"));
-    assert_eq!(condition(&next(&bad, &facts(Phase::Scheduling)), "Synchronized"), None);
+    assert_eq!(condition(&next(&bad, &facts(Phase::Scheduling)), ConditionType::Synchronized), None);
 }
 
 #[test]
@@ -113,7 +117,7 @@ fn what_has_no_effect_is_shown_unless_there_is_trouble() {
     let vm = vm(serde_json::json!({"cpu": {"maxSockets": 4}, "memory": {"maxGuest": "1Gi"}}));
     let shown = |facts: &Facts<'_>| {
         let status = next(&Status::default(), facts);
-        condition(&status, "Synchronized")
+        condition(&status, ConditionType::Synchronized)
             .map(|shown| (shown.status.clone(), shown.reason.clone(), shown.message.clone()))
     };
     let (status, reason, message) = shown(&Facts { vm: Some(&vm), ..facts(Phase::Running) }).unwrap();
@@ -145,7 +149,8 @@ fn an_agent_that_lacks_commands_is_a_condition() {
         let commands = needed.iter().cloned().chain([last]).collect();
         let state = State { agent: Some(Agent { commands, ..Agent::default() }), ..State::default() };
         let status = next(&Status::default(), &Facts { state: Some(&state), ..facts(Phase::Running) });
-        condition(&status, AGENT_NOT_SUPPORTED).map(|one| (one.status.clone(), one.message.clone()))
+        condition(&status, ConditionType::AgentVersionNotSupported)
+            .map(|one| (one.status.clone(), one.message.clone()))
     };
     assert_eq!(with(command("guest-get-fsinfo", true)), None);
     for lacking in [command("guest-get-fsinfo", false), command("guest-ping", true)] {
@@ -159,7 +164,7 @@ fn the_hypervisor_is_remembered_after_the_launcher_is_gone() {
     let state = State { phase: state::Phase::Running.into(), hypervisor: Some(chosen), ..State::default() };
     let running = next(&Status::default(), &Facts { state: Some(&state), ..facts(Phase::Running) });
     let gone = next(&running, &facts(Phase::Succeeded));
-    let shown = condition(&gone, HYPERVISOR_CONDITION).unwrap();
+    let shown = condition(&gone, ConditionType::Hypervisor).unwrap();
     assert_eq!((shown.reason.as_str(), shown.message.as_str()), ("qemu", "no KVM here"));
 }
 
@@ -224,10 +229,10 @@ fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_
         (&unhealthy, Some(&well), "False", "Liveness probe failed: no"),
     ] {
         let now = after(before, readiness, Phase::Running);
-        let now = condition(&now, "Ready").unwrap();
+        let now = condition(&now, ConditionType::Ready).unwrap();
         assert_eq!((now.status.as_str(), now.message.as_str()), (status, message), "{readiness:?}");
         assert_eq!(now.reason, if status == "True" { "" } else { "ContainersNotReady" });
     }
     let gone = after(&ready, None, Phase::Failed);
-    assert_eq!(condition(&gone, "Ready").unwrap().reason, "GuestNotRunning");
+    assert_eq!(condition(&gone, ConditionType::Ready).unwrap().reason, "GuestNotRunning");
 }
