@@ -19,7 +19,8 @@ pub(crate) use discover::Sysfs;
 #[cfg(test)]
 pub(crate) use discover::fake;
 pub(crate) use permitted::{MEDIATED, PCI, USB, variable};
-pub(crate) use shared::{SHARED_DEVICES, check_kvm};
+pub(crate) use shared::SHARED_DEVICES;
+pub use shared::check_kvm;
 
 /// Offers this node's devices to the kubelet until it is dropped. `directory` is the kubelet's directory of device plugins.
 pub async fn run(directory: &Path, settings: &LiveSettings) {

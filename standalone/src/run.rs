@@ -21,6 +21,7 @@ use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, rbac};
 use vireo_client::metrics::{Collected, MetricSet};
 use vireo_handler::cluster::{Cluster, Projector};
+use vireo_handler::devices::check_kvm;
 use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::live_settings::LiveSettings;
 use vireo_handler::manifests::Key;
@@ -212,9 +213,9 @@ async fn fill_account_tokens(store: Arc<Store>, tokens: Arc<Tokens>, mut trusted
 /// What launcher Pods have in common here.
 pub(crate) fn launcher(settings: &Settings) -> Launcher {
     Launcher {
-        image: concat!("vireo/virt-launcher:", env!("CARGO_PKG_VERSION")).to_owned(),
-        started_by: StartedBy::NodeAgent,
-        native: settings.hypervisor == HypervisorChoice::Native,
+        hypervisor: settings.hypervisor,
+        has_kvm: check_kvm().is_ok(),
+        ..Launcher::new(concat!("vireo/virt-launcher:", env!("CARGO_PKG_VERSION")), StartedBy::NodeAgent)
     }
 }
 

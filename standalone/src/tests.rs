@@ -28,7 +28,7 @@ const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstan
 
 /// What launcher Pods have in common in tests.
 fn launcher() -> Launcher {
-    Launcher { image: "launcher:test".to_owned(), started_by: StartedBy::NodeAgent, native: false }
+    Launcher::new("launcher:test", StartedBy::NodeAgent)
 }
 
 fn map(name: &str, data: Value) -> Value {

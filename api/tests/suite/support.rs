@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use vireo_api::decode;
-use vireo_api::spec::{Field, FieldSupport, SUPPORT_TABLE, Support, Vm, support_markdown};
+use vireo_api::spec::{
+    Field, FieldSupport, HypervisorChoice, Runner, SUPPORT_TABLE, Support, Vm, support_markdown,
+};
 use vireo_api::v1::{Shape as _, VirtualMachineInstance, VirtualMachineInstanceSpec};
 
 /// Leaves of KubeVirt's VirtualMachineInstanceSpec, where Kubernetes' own types count as one each.
@@ -138,6 +140,11 @@ fn contexts() -> Vec<(&'static str, Value)> {
             devices(json!({"inputs": [{"name": "t", "type": "tablet", "bus": "virtio"}]})),
         ),
         ("domain.devices.sound", devices(json!({"sound": {"name": "s"}}))),
+        // Through BIOS, QEMU alone starts from a network.
+        (
+            "domain.devices.interfaces[].bootOrder",
+            domain(json!({"firmware": {"bootloader": {"efi": {"secureBoot": false}}}})),
+        ),
         ("domain.devices.watchdog.name", devices(json!({"watchdog": {"i6300esb": {}}}))),
         ("domain.devices.watchdog", devices(json!({"watchdog": {"name": "w"}}))),
         ("domain.devices.gpus[]", devices(json!({"gpus": [{"name": "g", "deviceName": "example.com/g"}]}))),
@@ -354,10 +361,10 @@ fn difference(support: &FieldSupport, kind: &str) -> Option<String> {
         Ok(vm) if !vm.notices().is_empty() => {
             return Some(format!("{}: {text}: another notice: {:?}", support.path, vm.notices()));
         }
-        Ok(vm) if vm.extra_devices().iter().any(|request| !request.device.is_native()) => Support::Qemu,
-        // The launcher decides.
-        Ok(_) if support.support == Support::Qemu => Support::Qemu,
-        Ok(_) => Support::Both,
+        Ok(vm) => match Runner::of(vm, HypervisorChoice::Auto, true) {
+            Runner::Native => Support::Both,
+            Runner::Qemu | Runner::Emulated => Support::Qemu,
+        },
     };
     let detail = read.err().map(|report| report.to_string()).unwrap_or_default();
     (found != support.support)

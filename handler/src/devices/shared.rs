@@ -136,7 +136,10 @@ fn open(path: &str) -> Result<(), String> {
 }
 
 /// Whether guests run in hardware here. Without that, `/dev/kvm` may exist and interpret guests.
-pub(crate) fn check_kvm() -> Result<(), String> {
+///
+/// # Errors
+/// Why they do not.
+pub fn check_kvm() -> Result<(), String> {
     open(KVM)?;
     let cpus = CpuInfo::current().map_err(|error| error.to_string())?;
     let flags = cpus.flags(0).unwrap_or_default();

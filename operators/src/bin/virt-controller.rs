@@ -43,7 +43,7 @@ async fn control(args: Args) -> Result<(), Failure> {
     let (requests, limiter, policy) =
         (RequestCounter::default(), RateLimiter::default(), TlsPolicy::default());
     let client = program::connect(&requests, &limiter).await?;
-    let launcher = Launcher { image: args.launcher_image, started_by: StartedBy::Kubelet, native: false };
+    let launcher = Launcher::new(&args.launcher_image, StartedBy::Kubelet);
     let config = LiveConfig::watched(&client);
     let controllers = Arc::new(Controllers::new(&client, launcher, config.clone()));
     let leadership = Leadership::default();

@@ -141,7 +141,7 @@ mod tests {
             consumers: &consumers,
             failure,
             wait,
-            launcher: &Launcher { image: "l".to_owned(), started_by, native: false },
+            launcher: &Launcher::new("l", started_by),
             is_node_unresponsive: false,
             now: Timestamp::UNIX_EPOCH,
         })

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, HugePage, MilliCpus, NATIVE, VFIO_OVERHEAD};
-use vireo_api::v1::{Cpu, Devices, Quantity, VirtualMachineInstance};
+use vireo_api::spec::{Bytes, HugePage, LauncherOverhead, MilliCpus, Runner, Vm};
+use vireo_api::v1::{API_VERSION, Cpu, Devices, Quantity, VMI_KIND, VirtualMachineInstance, Volume};
 
+use super::template::Launcher;
 use crate::config::ClusterConfig;
 
-/// What QEMU and its launcher take beside the guest's memory: some 80 MiB and 6 MiB are measured, without a display.
-const QEMU: u64 = 120 << 20;
-/// What a launcher with our own monitor takes: some 6 MiB are measured.
-const MONITOR: u64 = 12 << 20;
+/// Storage of a node that is requested for a Pod; KubeVirt's. Container disks take more as guests write to them.
+const EPHEMERAL_STORAGE: u64 = 50_000_000;
+/// Of a disk, the part that its image may take beside the disk's content.
+const IMAGE_METADATA: u64 = 1024;
 /// Thousandths of a CPU for a vCPU with a CPU of its own.
 const DEDICATED: u64 = 1000;
 
@@ -28,9 +29,8 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// What an instance requests, else the cluster's part of what its guest sees; and what is beside the guest. `native` is
-    /// whether our own monitor runs instances that do not say who is to run them.
-    pub(super) fn of(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) -> Self {
+    /// What an instance requests, else the cluster's part of what its guest sees; and what is beside the guest.
+    pub(super) fn of(vmi: &VirtualMachineInstance, launcher: &Launcher, config: &ClusterConfig) -> Self {
         let domain = &vmi.spec.domain;
         let resources = &domain.resources;
         let bytes = |given: Option<&Quantity>| Some(Bytes::try_from(given?).ok()?.get());
@@ -45,7 +45,7 @@ impl Requests {
         let huge_pages = page.map(|page| (page, bytes(visible).unwrap_or(guest.max(page.bytes()))));
         let guest = guest.saturating_sub(huge_pages.map_or(0, |(_, bytes)| bytes));
         let overcommits = resources.overcommit_guest_overhead == Some(true);
-        let overhead = if overcommits { 0 } else { overhead(vmi, native, config) };
+        let overhead = if overcommits { 0 } else { overhead(vmi, launcher, config) };
         let cpu = domain.cpu.as_deref();
         let dedicated = has_dedicated_cpus(vmi);
         let isolated = dedicated && cpu.is_some_and(|cpu| cpu.isolate_emulator_thread == Some(true));
@@ -89,6 +89,31 @@ pub(super) fn cpu_limit(vmi: &VirtualMachineInstance, requests: &Requests) -> Op
     (!has_dedicated_cpus(vmi) && !is_limited).then(|| vcpus().max(requests.cpu))
 }
 
+/// Storage of its node that an instance takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EphemeralStorage {
+    /// In bytes.
+    pub(super) request: u64,
+    /// In bytes; beyond it, the kubelet evicts the Pod. None where nothing bounds what the guest writes: to a container
+    /// disk or to that of a claim which it leaves as it is.
+    pub(super) limit: Option<u64>,
+}
+
+impl EphemeralStorage {
+    /// That of all empty disks, and KubeVirt's request for what else there is.
+    pub(super) fn of(vmi: &VirtualMachineInstance) -> Self {
+        let volumes = &vmi.spec.volumes;
+        let capacities = volumes.iter().filter_map(|volume| volume.empty_disk.as_ref()?.capacity.as_ref());
+        let capacities = capacities.filter_map(|capacity| Some(Bytes::try_from(capacity).ok()?.get()));
+        let image = |capacity: u64| capacity.saturating_add(capacity.div_ceil(IMAGE_METADATA));
+        let disks = capacities.map(image).fold(0, u64::saturating_add);
+        let request = EPHEMERAL_STORAGE.saturating_add(disks);
+        let is_bounded = |volume: &Volume| volume.container_disk.is_none() && volume.ephemeral.is_none();
+        let limit = (disks > 0 && volumes.iter().all(is_bounded)).then_some(request);
+        Self { request, limit }
+    }
+}
+
 /// How many devices of each resource of nodes an instance requests.
 pub(super) fn host_devices(devices: &Devices) -> BTreeMap<&str, u64> {
     let gpus = devices.gpus.iter().map(|gpu| &gpu.device_name);
@@ -98,15 +123,20 @@ pub(super) fn host_devices(devices: &Devices) -> BTreeMap<&str, u64> {
     counts
 }
 
-/// Where it is not known who runs the guest, it may be QEMU.
-fn overhead(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) -> u64 {
-    let wanted = vmi.metadata.annotations.get(HYPERVISOR_ANNOTATION);
-    let is_native = wanted.map_or(native, |wanted| wanted.eq_ignore_ascii_case(NATIVE));
-    let bytes = match (host_devices(&vmi.spec.domain.devices).is_empty(), is_native) {
-        (false, _) => QEMU + VFIO_OVERHEAD,
-        (true, true) => MONITOR,
-        (true, false) => QEMU,
+/// What is beside the guest, with what the instance adds to it, by the cluster's ratio.
+fn overhead(vmi: &VirtualMachineInstance, launcher: &Launcher, config: &ClusterConfig) -> u64 {
+    let has_kvm = launcher.has_kvm && !config.use_emulation;
+    // Objects in lists have no kind of their own.
+    let vmi_of_kind = VirtualMachineInstance {
+        api_version: API_VERSION.to_owned(),
+        kind: VMI_KIND.to_owned(),
+        ..vmi.clone()
     };
+    let overhead = match Vm::try_from(&vmi_of_kind) {
+        Ok(vm) => LauncherOverhead::of(&vm, Runner::of(&vm, launcher.hypervisor, has_kvm)),
+        Err(_) => LauncherOverhead::UNKNOWN,
+    };
+    let bytes = overhead.requested;
     let reserved = vmi.spec.domain.memory.as_ref().and_then(|memory| memory.reserved_overhead.as_ref());
     let added = reserved.and_then(|reserved| Bytes::try_from(reserved.added_overhead.as_ref()?).ok());
     let bytes = added.map_or(bytes, |added| bytes.saturating_add(added.get()));
@@ -123,57 +153,63 @@ fn overhead(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use vireo_api::spec::{HYPERVISOR_ANNOTATION, HypervisorChoice};
 
+    use super::super::StartedBy;
     use super::*;
 
     const MI: u64 = 1 << 20;
 
     fn vmi(domain: Value) -> VirtualMachineInstance {
-        serde_json::from_value(json!({"spec": {"domain": domain}})).unwrap()
+        let metadata = json!({"name": "x", "uid": "5d307ca9-b3ef-428c-8861-06e72d69f223"});
+        let mut vmi = json!({"metadata": metadata, "spec": {"domain": {"memory": {"guest": "64Mi"},
+            "devices": {"autoattachGraphicsDevice": false, "autoattachPodInterface": false}}}});
+        json_patch::merge(&mut vmi, &json!({"spec": {"domain": domain}}));
+        serde_json::from_value(vmi).unwrap()
+    }
+
+    fn requests(vmi: &VirtualMachineInstance, config: &ClusterConfig) -> Requests {
+        Requests::of(vmi, &Launcher::new("l", StartedBy::Kubelet), config)
     }
 
     #[test]
     fn an_instance_takes_what_it_requests_or_what_its_guest_sees() {
         let guest = json!({"guest": "64Mi"});
         for (domain, memory, cpu) in [
-            (json!({"memory": guest}), 64 * MI + QEMU, 100),
-            (json!({"memory": guest, "cpu": {"cores": 2, "sockets": 3, "threads": 0}}), 64 * MI + QEMU, 600),
-            (
-                json!({"memory": guest, "cpu": {"cores": 2, "dedicatedCpuPlacement": true}}),
-                64 * MI + QEMU,
-                2000,
-            ),
+            (json!({"memory": guest}), 64 * MI, 100),
+            (json!({"memory": guest, "cpu": {"cores": 2, "sockets": 3, "threads": 0}}), 64 * MI, 600),
+            (json!({"memory": guest, "cpu": {"cores": 2, "dedicatedCpuPlacement": true}}), 64 * MI, 2000),
             (
                 json!({"memory": guest, "cpu": {"cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true},
                     "resources": {"limits": {"cpu": 2}}}),
-                64 * MI + QEMU,
+                64 * MI,
                 3000,
             ),
             (
                 json!({"memory": guest, "resources": {"requests": {"memory": "32Mi", "cpu": "10m"}}}),
-                32 * MI + QEMU,
+                32 * MI,
                 10,
             ),
-            (json!({"resources": {"limits": {"memory": "1Gi", "cpu": 2}}}), 1024 * MI + QEMU, 2000),
+            (json!({"memory": null, "resources": {"limits": {"memory": "1Gi", "cpu": 2}}}), 1024 * MI, 2000),
             (json!({"memory": guest, "resources": {"overcommitGuestOverhead": true}}), 64 * MI, 100),
             (
                 json!({"cpu": {"cores": u32::MAX, "sockets": u32::MAX, "threads": u32::MAX}}),
-                QEMU,
+                64 * MI,
                 u64::MAX.div_ceil(10),
             ),
             (json!({"memory": {"guest": "18446744073709551615"}}), u64::MAX, 100),
-            (json!({"memory": {"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}}}), QEMU, 100),
+            (json!({"memory": {"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}}}), 0, 100),
             (
                 json!({"memory": {"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}},
                     "resources": {"requests": {"memory": "80Mi"}}}),
-                16 * MI + QEMU,
+                16 * MI,
                 100,
             ),
-            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI + QEMU, 100),
+            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI, 100),
         ] {
             let config = ClusterConfig::default();
-            let Requests { memory: has, cpu: vcpus, .. } = Requests::of(&vmi(domain.clone()), false, &config);
-            assert_eq!((has, vcpus), (memory, cpu), "{domain}");
+            let Requests { memory: has, overhead, cpu: vcpus, .. } = requests(&vmi(domain.clone()), &config);
+            assert_eq!((has, vcpus), (memory.saturating_add(overhead), cpu), "{domain}");
         }
     }
 
@@ -187,7 +223,7 @@ mod tests {
             (json!({"cpu": {"dedicatedCpuPlacement": true}}), None),
         ] {
             let vmi = vmi(domain.clone());
-            let requests = Requests::of(&vmi, false, &ClusterConfig::default());
+            let requests = requests(&vmi, &ClusterConfig::default());
             assert_eq!(cpu_limit(&vmi, &requests), expected, "{domain}");
         }
     }
@@ -198,30 +234,71 @@ mod tests {
             ClusterConfig { cpu_allocation_ratio: 3, memory_overcommit: 150, ..ClusterConfig::default() };
         let guest = json!({"guest": "96Mi"});
         for (domain, memory, cpu) in [
-            (json!({"memory": guest, "cpu": {"cores": 2}}), 64 * MI + QEMU, 667),
+            (json!({"memory": guest, "cpu": {"cores": 2}}), 64 * MI, 667),
             (
                 json!({"memory": guest, "resources": {"requests": {"memory": "32Mi", "cpu": "10m"}}}),
-                32 * MI + QEMU,
+                32 * MI,
                 10,
             ),
-            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI + QEMU, 334),
+            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI, 334),
         ] {
-            let Requests { memory: has, cpu: vcpus, .. } = Requests::of(&vmi(domain.clone()), false, &config);
-            assert_eq!((has, vcpus), (memory, cpu), "{domain}");
+            let Requests { memory: has, overhead, cpu: vcpus, .. } = requests(&vmi(domain.clone()), &config);
+            assert_eq!((has, vcpus), (memory.saturating_add(overhead), cpu), "{domain}");
         }
     }
 
     #[test]
-    fn our_own_monitor_takes_less() {
-        let mut vmi = vmi(json!({}));
-        let overhead = |vmi: &_, native| Requests::of(vmi, native, &ClusterConfig::default()).overhead;
-        assert_eq!(overhead(&vmi, true), MONITOR);
-        vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "native".to_owned());
-        assert_eq!(overhead(&vmi, false), MONITOR);
+    fn what_is_beside_the_guest_is_that_of_who_runs_it() {
+        let [plain, tpm] = [json!({}), json!({"devices": {"tpm": {}}})].map(vmi);
+        let forced = |to: &str| {
+            let mut vmi = plain.clone();
+            vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), to.to_owned());
+            vmi
+        };
+        let cluster = Launcher::new("l", StartedBy::Kubelet);
+        let host = Launcher { has_kvm: false, ..Launcher::new("l", StartedBy::NodeAgent) };
+        let native = Launcher { hypervisor: HypervisorChoice::Native, ..host.clone() };
+        let usual = ClusterConfig::default();
+        let emulated = ClusterConfig { use_emulation: true, ..ClusterConfig::default() };
+        // In KiB: a vCPU takes 2 MiB, page tables of 64 MiB 256 KiB.
+        let [by_native, by_qemu, by_emulation] = [18, 98, 130].map(|mib| (mib << 10) + 256);
+        for (vmi, launcher, config, expected, why) in [
+            (&plain, &cluster, &usual, by_native, "native where it can run it"),
+            (&tpm, &cluster, &usual, by_qemu + (16 << 10), "QEMU for the TPM, and the TPM's process"),
+            (&forced("qemu"), &cluster, &usual, by_qemu, "as the instance says"),
+            (&forced("native"), &host, &emulated, by_native, "as the instance says"),
+            (&plain, &cluster, &emulated, by_emulation, "the Pod has no KVM"),
+            (&plain, &host, &usual, by_emulation, "the node has no KVM"),
+            (&plain, &native, &usual, by_native, "as the node says"),
+        ] {
+            assert_eq!(Requests::of(vmi, launcher, config).overhead >> 10, expected, "{why}");
+        }
         let config = ClusterConfig { overhead_ratio: 2.5, ..ClusterConfig::default() };
-        assert_eq!(Requests::of(&vmi, false, &config).overhead, MONITOR * 5 / 2);
-        vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "qemu".to_owned());
-        assert_eq!(overhead(&vmi, true), QEMU, "what is asked for counts");
+        assert_eq!(requests(&plain, &config).overhead >> 10, by_native * 5 / 2);
+        let unreadable = vmi(json!({"cpu": {"model": "no model"}}));
+        assert_eq!(requests(&unreadable, &usual).overhead, 128 * MI, "QEMU's, for one that its node refuses");
+    }
+
+    #[test]
+    fn ephemeral_storage_is_that_of_empty_disks() {
+        let of = |volumes: Value| {
+            let vmi = serde_json::from_value(json!({ "spec": { "volumes": volumes } })).unwrap();
+            let EphemeralStorage { request, limit } = EphemeralStorage::of(&vmi);
+            (request, limit)
+        };
+        let disk = |name: &str, capacity: &str| json!({"name": name, "emptyDisk": {"capacity": capacity}});
+        let container = json!({"name": "c", "containerDisk": {"image": "i"}});
+        let ephemeral = json!({"name": "e", "ephemeral": {"persistentVolumeClaim": {"claimName": "c"}}});
+        let (one, both) = (50_000_000 + 1025 * 1024, 50_000_000 + 3 * 1025 * 1024);
+        assert_eq!(of(json!([])), (50_000_000, None), "there is nothing to limit");
+        assert_eq!(of(json!([disk("a", "1Mi")])), (one, Some(one)));
+        assert_eq!(of(json!([disk("a", "1Mi"), disk("b", "2Mi")])), (both, Some(both)));
+        assert_eq!(
+            of(json!([disk("a", "1Mi"), container])),
+            (one, None),
+            "the guest may write to all of its image"
+        );
+        assert_eq!(of(json!([disk("a", "1Mi"), ephemeral])), (one, None));
     }
 
     #[test]
@@ -229,38 +306,45 @@ mod tests {
         let of = |memory: Value, request: Value, memory_overcommit| {
             let domain = json!({"memory": memory, "resources": {"requests": request}});
             let config = ClusterConfig { memory_overcommit, ..ClusterConfig::default() };
-            let requests = Requests::of(&vmi(domain), false, &config);
-            (requests.huge_pages, requests.memory)
+            let requests = requests(&vmi(domain), &config);
+            (requests.huge_pages, requests.memory - requests.overhead)
         };
         let pages = json!({"pageSize": "2Mi"});
         let memory = json!({"guest": "64Mi", "hugepages": pages});
-        let expected = (Some((HugePage::Mib2, 64 * MI)), QEMU);
+        let expected = (Some((HugePage::Mib2, 64 * MI)), 0);
         assert_eq!(of(memory.clone(), json!({}), 200), expected, "overcommitment is for other memory");
         assert_eq!(of(memory, json!({"memory": "33Mi"}), 100), expected);
-        let one = (Some((HugePage::Mib2, 2 * MI)), QEMU);
-        assert_eq!(of(json!({"hugepages": pages}), json!({}), 100), one, "a guest has one page at least");
+        let one = (Some((HugePage::Mib2, 2 * MI)), 0);
+        assert_eq!(
+            of(json!({"guest": null, "hugepages": pages}), json!({}), 100),
+            one,
+            "a guest has one page at least"
+        );
     }
 
     #[test]
     fn overhead_is_added_to_what_is_calculated() {
         let memory = json!({"guest": "64Mi", "reservedOverhead": {"addedOverhead": "1Gi"}});
         let mut vmi = vmi(json!({"memory": memory}));
-        let of = |vmi: &_, config: &ClusterConfig| Requests::of(vmi, false, config);
+        let of = requests;
+        let plain = of(&self::vmi(json!({})), &ClusterConfig::default()).overhead;
         let requests = of(&vmi, &ClusterConfig::default());
-        assert_eq!((requests.overhead, requests.memory), (QEMU + 1024 * MI, QEMU + 1088 * MI));
+        assert_eq!((requests.overhead, requests.memory), (plain + 1024 * MI, plain + 1088 * MI));
         let config = ClusterConfig { overhead_ratio: 2.0, ..ClusterConfig::default() };
-        assert_eq!(of(&vmi, &config).overhead, 2 * (QEMU + 1024 * MI), "as KubeVirt has it");
+        assert_eq!(of(&vmi, &config).overhead, 2 * (plain + 1024 * MI), "as KubeVirt has it");
         vmi.spec.domain.resources.overcommit_guest_overhead = Some(true);
         assert_eq!(of(&vmi, &config).overhead, 0);
     }
 
     #[test]
     fn devices_of_the_host_take_memory_and_are_counted() {
-        let device = |name: &str| json!({"name": "x", "deviceName": name});
-        let devices = json!({"gpus": [device("a.b/gpu")], "hostDevices": [device("a.b/c"), device("a.b/c")]});
+        let device = |name: &str, of: &str| json!({"name": name, "deviceName": of});
+        let others = [device("one", "a.b/c"), device("two", "a.b/c")];
+        let devices = json!({"gpus": [device("gpu", "a.b/gpu")], "hostDevices": others});
         let vmi = vmi(json!({"devices": devices}));
         let counts: Vec<_> = host_devices(&vmi.spec.domain.devices).into_iter().collect();
         assert_eq!(counts, [("a.b/c", 2), ("a.b/gpu", 1)]);
-        assert_eq!(Requests::of(&vmi, true, &ClusterConfig::default()).overhead, QEMU + 1024 * MI);
+        let overhead = requests(&vmi, &ClusterConfig::default()).overhead;
+        assert!(overhead > (96 + 1024) * MI, "QEMU's, and that of VFIO: {overhead}");
     }
 }

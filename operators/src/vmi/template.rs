@@ -15,6 +15,7 @@ use vireo_api::names::{
     KVM_RESOURCE, LAUNCHER, LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY,
     SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE, VMI_ID_LABEL, vmi_id,
 };
+use vireo_api::spec::HypervisorChoice;
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 use vireo_client::program::log_level;
@@ -23,7 +24,7 @@ use super::claims::Claims;
 use super::images::ImageDelivery;
 use super::nodes;
 use super::pod::OVERHEAD_ANNOTATION;
-use super::resources::{Requests, has_dedicated_cpus, host_devices};
+use super::resources::{EphemeralStorage, Requests, has_dedicated_cpus, host_devices};
 use super::volumes::{empty_dir, mount};
 use crate::config::ClusterConfig;
 
@@ -31,8 +32,8 @@ use crate::config::ClusterConfig;
 const END_MARGIN: i64 = 30;
 /// The grace period of guests that do not say, in seconds.
 const DEFAULT_GRACE: i64 = 30;
-/// Storage of a node that is requested for a Pod; KubeVirt's. Its disks take more as guests write to them.
-const EPHEMERAL_STORAGE: &str = "50M";
+/// The resource of a node's own storage.
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// The longest beginning of a Pod's name that is the name of its instance.
 const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
@@ -64,8 +65,17 @@ pub struct Launcher {
     pub image: String,
     /// Who starts it.
     pub started_by: StartedBy,
-    /// Whether our own monitor runs instances that do not say who is to run them.
-    pub native: bool,
+    /// Who runs instances that do not say who is to run them.
+    pub hypervisor: HypervisorChoice,
+    /// Whether nodes run guests in hardware, unless the cluster has them emulated.
+    pub has_kvm: bool,
+}
+
+impl Launcher {
+    /// That of nodes with KVM, which choose who runs an instance.
+    pub fn new(image: &str, started_by: StartedBy) -> Self {
+        Self { image: image.to_owned(), started_by, hypervisor: HypervisorChoice::Auto, has_kvm: true }
+    }
 }
 
 /// What a launcher Pod has beside what its instance says.
@@ -93,7 +103,7 @@ pub fn launcher_pod(
 ) -> Result<Pod, serde_json::Error> {
     let PodInputs { node, claims, images, limits_cpu } = inputs;
     let spec = &vmi.spec;
-    let requests = Requests::of(vmi, launcher.native, config);
+    let requests = Requests::of(vmi, launcher, config);
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
     let by_kubelet = launcher.started_by == StartedBy::Kubelet;
@@ -220,7 +230,9 @@ fn resources(
             pages.map(|(page, bytes)| (format!("hugepages-{page}"), Quantity(bytes.to_string())));
         limits.extend(huge_pages);
         requests.extend(limits.clone());
-        requests.insert("ephemeral-storage".to_owned(), Quantity(EPHEMERAL_STORAGE.to_owned()));
+        let storage = EphemeralStorage::of(vmi);
+        requests.insert(EPHEMERAL_STORAGE.to_owned(), Quantity(storage.request.to_string()));
+        limits.extend(storage.limit.map(|limit| (EPHEMERAL_STORAGE.to_owned(), Quantity(limit.to_string()))));
         if vmi.spec.domain.devices.autoattach_vsock == Some(true) {
             limits.insert(VHOST_VSOCK_RESOURCE.to_owned(), Quantity("1".to_owned()));
         }

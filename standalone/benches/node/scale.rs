@@ -90,11 +90,7 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
         };
         parts.server(server)
     });
-    let launcher = Launcher {
-        image: "vireo/virt-launcher:bench".to_owned(),
-        started_by: StartedBy::Kubelet,
-        native: false,
-    };
+    let launcher = Launcher::new("vireo/virt-launcher:bench", StartedBy::Kubelet);
     // The nodes have no KVM.
     let config = LiveConfig::fixed(ClusterConfig { use_emulation: true, ..ClusterConfig::default() });
     let virt_controller = client(&server, policy::VIRT_CONTROLLER, "virt-controller");

@@ -1,22 +1,9 @@
 //! What a launcher may take of its node, with its QEMU.
 
-use vireo_api::spec::{HypervisorChoice, MilliCpus, Vm};
+use vireo_api::spec::{HypervisorChoice, LauncherOverhead, MilliCpus, Runner, Vm};
 
-const MIB: u64 = 1 << 20;
-/// The monitor takes some 6 MiB, its threads and their kernel memory included.
-const MONITOR: u64 = 32 * MIB;
-/// QEMU takes some 80 MiB, and its launcher 6 MiB.
-const QEMU: u64 = 160 * MIB;
-/// What QEMU takes for code that it has translated, where it has no KVM: at most, by its default.
-const TRANSLATED: u64 = 1024 * MIB;
-/// What a display and its viewers take: frames of each viewer, and what is encoded of them.
-const DISPLAY: u64 = 128 * MIB;
-/// Stacks and buffers of a vCPU and of its queues.
-const VCPU: u64 = 2 * MIB;
-/// Page tables of the guest's memory: a 512th for the process, and as much for the guest.
-const PAGE_TABLES: u64 = 256;
-/// What a launcher may take beside the guest's memory where the VMI has no limit.
-const UNLIMITED: u64 = 1024 * MIB;
+/// What a launcher may take beside the guest's memory and its overhead where the VMI has no limit.
+const UNLIMITED: u64 = 1 << 30;
 /// The share of block I/O of each launcher, where a disk is short of it: the kernel's default.
 const IO_WEIGHT: u32 = 100;
 /// Threads and processes: QEMU has at most some hundred beside those of its vCPUs and queues.
@@ -36,28 +23,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of a VM: what `resources.limits` allows the guest, and what its hypervisor takes beside that. Without a limit
-    /// of memory, a launcher has its guest's and 1 GiB, so that no guest makes it take the node's.
+    /// Those of a VM: what `resources.limits` allows the guest, and the most that its launcher takes beside that. Without a
+    /// limit of memory, it is the guest's and 1 GiB, so that no guest makes a launcher take the node's.
     pub fn of(vm: &Vm, default: HypervisorChoice, has_kvm: bool) -> Self {
         let (guest, resources) = (vm.memory().guest().get(), vm.resources());
         let vcpus = u64::from(vm.cpu().count());
-        let is_native = match vm.hypervisor() {
-            HypervisorChoice::Auto => default == HypervisorChoice::Native,
-            chosen => chosen == HypervisorChoice::Native,
-        };
-        let hypervisor = if is_native { MONITOR } else { QEMU };
-        let translated = if is_native || has_kvm { 0 } else { TRANSLATED };
-        let display = if vm.video().is_some() { DISPLAY } else { 0 };
-        let beside = match resources.memory_limit() {
-            Some(_) => hypervisor + display,
-            None => UNLIMITED,
-        };
-        let overhead = (beside + translated)
-            .saturating_add(VCPU.saturating_mul(vcpus))
-            .saturating_add(guest / PAGE_TABLES);
-        let allowed = resources.memory_limit().map_or(guest, |limit| limit.get());
+        let overhead = LauncherOverhead::of(vm, Runner::of(vm, default, has_kvm)).most;
+        let allowed = resources.memory_limit().map_or(guest.saturating_add(UNLIMITED), |limit| limit.get());
         Self {
-            memory: allowed.saturating_add(overhead),
+            memory: allowed.saturating_add(overhead).saturating_add(vm.memory().added_overhead().get()),
             pids: PIDS,
             cpu: resources.cpu_limit().map(MilliCpus::get),
             cpu_share: resources.cpu_request().map_or(vcpus.saturating_mul(100), MilliCpus::get),
@@ -124,6 +98,8 @@ mod tests {
 
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
     fn vm(domain: &Value) -> Vm {
         let vmi = json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
@@ -142,16 +118,19 @@ mod tests {
         let domain = |display: bool, resources: Value| json!({"memory": {"guest": "256Mi"}, "resources": resources, "devices": {"autoattachGraphicsDevice": display}});
         let limited = json!({"limits": {"memory": "512Mi", "cpu": "1500m"}});
         let native = limits(&domain(false, limited.clone()), HypervisorChoice::Native);
-        assert_eq!(native.memory, (512 + 32 + 1 + 4) * MIB);
+        assert_eq!(native.memory, (512 + 32 + 1 + 4 + 1) * MIB, "with its page tables, vCPUs and NIC");
         assert_eq!((native.pids, native.cpu, native.cpu_share), (4096, Some(1500), 1500));
         let auto = limits(&domain(false, limited.clone()), HypervisorChoice::Auto);
-        assert_eq!(auto.memory, (512 + 160 + 1 + 4) * MIB);
+        assert_eq!(auto.memory, native.memory, "native can run it");
+        let qemu = limits(&domain(false, limited.clone()), HypervisorChoice::Qemu);
+        assert_eq!(qemu.memory, native.memory + (160 - 32) * MIB);
         let emulated = Limits::of(&vm(&domain(false, limited.clone())), HypervisorChoice::Qemu, false);
-        assert_eq!(emulated.memory, auto.memory + 1024 * MIB);
+        assert_eq!(emulated.memory, qemu.memory + 1024 * MIB);
         let display = limits(&domain(true, limited), HypervisorChoice::Native);
         assert_eq!(display.memory, native.memory + 128 * MIB);
         let free = limits(&domain(true, json!({})), HypervisorChoice::Qemu);
-        assert_eq!((free.memory, free.cpu, free.cpu_share), ((256 + 1024 + 2 + 1) * MIB, None, 100));
+        let beside = 160 + 128 + 2 + 1 + 1;
+        assert_eq!((free.memory, free.cpu, free.cpu_share), ((256 + 1024 + beside) * MIB, None, 100));
     }
 
     #[test]

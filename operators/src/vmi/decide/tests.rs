@@ -18,7 +18,7 @@ fn deleted(mut pod: LauncherPod) -> LauncherPod {
 
 /// The launcher of this release.
 fn launcher(started_by: StartedBy) -> Launcher {
-    Launcher { image: "launcher:2".to_owned(), started_by, native: false }
+    Launcher::new("launcher:2", started_by)
 }
 
 fn decided(vmi: &VirtualMachineInstance, pods: &[LauncherPod], started_by: StartedBy) -> Decision {

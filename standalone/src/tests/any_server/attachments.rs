@@ -44,8 +44,7 @@ async fn create_claim(cluster: &Cluster, name: &str) {
 async fn a_hotplugged_claim_has_a_pod_until_its_guest_has_released_it() {
     on_a_server(async |cluster| {
         super::workload_update::has_default_account(cluster).await;
-        let launcher =
-            Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
+        let launcher = Launcher::new("launcher:1", StartedBy::Kubelet);
         cluster.start_controllers_of(launcher);
         cluster.create(Kind::VMI, "a", json!({"spec": vmi_spec()})).await;
         let launcher = run(cluster, "launcher:1").await;

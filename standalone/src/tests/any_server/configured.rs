@@ -60,7 +60,7 @@ async fn references_are_expanded_once_both_are_found() {
 async fn launchers_of_some_namespaces_have_cpu_limits() {
     in_process(async |cluster| {
         super::workload_update::has_default_account(cluster).await;
-        let kubelet = Launcher { image: "l:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
+        let kubelet = Launcher::new("l:1", StartedBy::Kubelet);
         let selector = json!({"autoCPULimitNamespaceLabelSelector": {"matchLabels": {"limited": "yes"}}});
         cluster.start_controllers_with(kubelet, selector);
         let limit = async |name: &str| {

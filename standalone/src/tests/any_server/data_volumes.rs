@@ -26,7 +26,7 @@ fn definition((Kind { kind, plural, .. }, singular): (Kind, &str)) -> Value {
 }
 
 fn kubelet() -> Launcher {
-    Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false }
+    Launcher::new("launcher:1", StartedBy::Kubelet)
 }
 
 fn spec_with(name: &str) -> Value {

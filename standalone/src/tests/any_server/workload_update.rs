@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A launcher as a kubelet starts it.
 fn launcher(image: &str) -> Launcher {
-    Launcher { image: image.to_owned(), started_by: StartedBy::Kubelet, native: false }
+    Launcher::new(image, StartedBy::Kubelet)
 }
 
 /// The KubeVirt object of the server, which tests share.
