@@ -14,6 +14,61 @@ pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
 pub const CPU_MODEL_LABELS: &str = "cpu-model.node.kubevirt.io/";
 /// How labels of nodes begin that name a CPU feature which guests can have; KubeVirt's.
 pub const CPU_FEATURE_LABELS: &str = "cpu-feature.node.kubevirt.io/";
+/// How labels of nodes begin that name a CPU model which guests can be migrated with; KubeVirt's.
+pub const CPU_MODEL_MIGRATION_LABELS: &str = "cpu-model-migration.node.kubevirt.io/";
+/// How labels of nodes begin that tell of the time stamp counter; KubeVirt's.
+pub const CPU_TIMER_LABELS: &str = "cpu-timer.node.kubevirt.io/";
+/// How labels of nodes begin that name the vendor of the CPUs; KubeVirt's.
+pub const CPU_VENDOR_LABELS: &str = "cpu-vendor.node.kubevirt.io/";
+/// How the label of nodes begins that names the CPU model nearest to theirs; KubeVirt's.
+pub const HOST_MODEL_LABELS: &str = "host-model-cpu.node.kubevirt.io/";
+/// How labels of nodes begin that name what their CPUs have beyond that model; KubeVirt's.
+pub const HOST_MODEL_FEATURE_LABELS: &str = "host-model-required-features.node.kubevirt.io/";
+/// How labels of nodes begin that name an enlightenment; KubeVirt's.
+pub const HYPERV_LABELS: &str = "hyperv.node.kubevirt.io/";
+/// How labels of nodes begin that name a machine type; KubeVirt's.
+pub const MACHINE_TYPE_LABELS: &str = "machine-type.node.kubevirt.io/";
+/// How the label of nodes begins that names the frequency of the time stamp counter; KubeVirt's.
+pub const TSC_FREQUENCY_LABELS: &str = "scheduling.node.kubevirt.io/tsc-frequency-";
+/// The label of nodes whose nearest CPU model is obsolete; KubeVirt's.
+pub const OBSOLETE_HOST_MODEL_LABEL: &str = "node-labeller.kubevirt.io/obsolete-host-model";
+/// The label of nodes with real-time tasks; KubeVirt's.
+pub const REALTIME_LABEL: &str = "kubevirt.io/realtime";
+/// A Node with this annotation keeps the labels of the labeller that it has; KubeVirt's.
+pub const SKIP_LABELLER_ANNOTATION: &str = "node-labeller.kubevirt.io/skip-node";
+/// The label of nodes whose kernel merges equal pages; KubeVirt's.
+pub const KSM_ENABLED_LABEL: &str = "kubevirt.io/ksm-enabled";
+/// The annotation of nodes on which the node agent has the kernel merge equal pages; KubeVirt's.
+pub const KSM_MANAGED_ANNOTATION: &str = "kubevirt.io/ksm-handler-managed";
+/// The node agent's labels of what a node's kubelet gives containers, and of whether instances are scheduled to it.
+pub const NODE_AGENT_LABELS: [&str; 4] =
+    [SCHEDULABLE_LABEL, CPU_MANAGER_LABEL, "kubevirt.io/cpumanager", KSM_ENABLED_LABEL];
+/// The node agent's annotations of nodes.
+pub const NODE_AGENT_ANNOTATIONS: [&str; 2] = [HEARTBEAT_ANNOTATION, KSM_MANAGED_ANNOTATION];
+/// The node labeller's: labels of these names, and those that begin so up to a `/` or `-`.
+const LABELLER: [&str; 12] = [
+    CPU_FEATURE_LABELS,
+    CPU_MODEL_LABELS,
+    CPU_MODEL_MIGRATION_LABELS,
+    CPU_TIMER_LABELS,
+    CPU_VENDOR_LABELS,
+    HOST_MODEL_LABELS,
+    HOST_MODEL_FEATURE_LABELS,
+    HYPERV_LABELS,
+    MACHINE_TYPE_LABELS,
+    OBSOLETE_HOST_MODEL_LABEL,
+    REALTIME_LABEL,
+    TSC_FREQUENCY_LABELS,
+];
+
+/// Whether a label of a node is the node labeller's.
+pub fn is_node_labellers(label: &str) -> bool {
+    LABELLER.iter().any(|labellers| match labellers.ends_with(['/', '-']) {
+        true => label.starts_with(labellers),
+        false => label == *labellers,
+    })
+}
+
 /// Annotation of nodes with the time when the node agent was last heard of, as JSON; KubeVirt's.
 pub const HEARTBEAT_ANNOTATION: &str = "kubevirt.io/heartbeat";
 /// The finalizer that is held until nothing is left of a VMI.

@@ -7,13 +7,12 @@ use std::io;
 use std::path::Path;
 
 use procfs::{Current as _, Meminfo};
+pub(crate) use vireo_api::names::{
+    KSM_ENABLED_LABEL as ENABLED_LABEL, KSM_MANAGED_ANNOTATION as MANAGED_ANNOTATION,
+};
 
 /// The kernel's directory with the settings of KSM.
 pub(crate) const DIRECTORY: &str = "/sys/kernel/mm/ksm";
-/// Whether KSM runs on a node; KubeVirt's label.
-pub(crate) const ENABLED_LABEL: &str = "kubevirt.io/ksm-enabled";
-/// Whether the node agent has started it; KubeVirt's annotation.
-pub(crate) const MANAGED_ANNOTATION: &str = "kubevirt.io/ksm-handler-managed";
 /// A node is short of memory while less than this many percent of it are available; KubeVirt's.
 const SHORT: u64 = 20;
 

@@ -10,38 +10,16 @@ mod obsolete;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
-use vireo_api::names::{CPU_FEATURE_LABELS, CPU_MODEL_LABELS};
+use vireo_api::names::{
+    CPU_FEATURE_LABELS, CPU_MODEL_LABELS, CPU_MODEL_MIGRATION_LABELS, CPU_TIMER_LABELS, CPU_VENDOR_LABELS,
+    HOST_MODEL_FEATURE_LABELS, HOST_MODEL_LABELS, HYPERV_LABELS, MACHINE_TYPE_LABELS,
+    OBSOLETE_HOST_MODEL_LABEL, REALTIME_LABEL, SKIP_LABELLER_ANNOTATION, TSC_FREQUENCY_LABELS,
+    is_node_labellers,
+};
 
 use catalog::{Catalog, Model};
 pub use obsolete::ObsoleteModels;
 
-const CPU_MODEL_MIGRATION_LABELS: &str = "cpu-model-migration.node.kubevirt.io/";
-const CPU_TIMER_LABELS: &str = "cpu-timer.node.kubevirt.io/";
-const CPU_VENDOR_LABELS: &str = "cpu-vendor.node.kubevirt.io/";
-const HOST_MODEL_LABELS: &str = "host-model-cpu.node.kubevirt.io/";
-const HOST_MODEL_FEATURE_LABELS: &str = "host-model-required-features.node.kubevirt.io/";
-const HYPERV_LABELS: &str = "hyperv.node.kubevirt.io/";
-const MACHINE_TYPE_LABELS: &str = "machine-type.node.kubevirt.io/";
-const TSC_FREQUENCY_LABELS: &str = "scheduling.node.kubevirt.io/tsc-frequency-";
-const OBSOLETE_HOST_MODEL_LABEL: &str = "node-labeller.kubevirt.io/obsolete-host-model";
-const REALTIME_LABEL: &str = "kubevirt.io/realtime";
-/// The labeller's: labels of these names, and those that begin so up to a `/` or `-`.
-const MANAGED: [&str; 12] = [
-    CPU_FEATURE_LABELS,
-    CPU_MODEL_LABELS,
-    CPU_MODEL_MIGRATION_LABELS,
-    CPU_TIMER_LABELS,
-    CPU_VENDOR_LABELS,
-    HOST_MODEL_LABELS,
-    HOST_MODEL_FEATURE_LABELS,
-    HYPERV_LABELS,
-    MACHINE_TYPE_LABELS,
-    OBSOLETE_HOST_MODEL_LABEL,
-    REALTIME_LABEL,
-    TSC_FREQUENCY_LABELS,
-];
-/// A Node with this annotation keeps the labels that it has.
-const SKIP_ANNOTATION: &str = "node-labeller.kubevirt.io/skip-node";
 const MACHINE_TYPE: &str = "q35";
 /// Features that QEMU leaves out of named models on KVM, and those that depend on them, in CPUID's leaf 0x8000_000A.
 const OFF_ON_KVM: [&str; 3] = ["acpi", "monitor", "svm"];
@@ -148,25 +126,17 @@ fn host_model<'a>(usable: &[&'a Model], vendor: Option<&str>) -> Option<&'a Mode
     of_vendor.max_by_key(|model| (model.features.len(), model.is_alias))
 }
 
-fn is_managed(label: &str) -> bool {
-    let is_its = |managed: &&'static str| match managed.ends_with(['/', '-']) {
-        true => label.starts_with(managed),
-        false => label == *managed,
-    };
-    MANAGED.iter().any(is_its)
-}
-
 /// Writes the labels into a Node. Managed labels that it has no more are removed, and those of others stay.
 pub fn apply(node: &mut Value, labels: &Labels) {
     let metadata = &mut node["metadata"];
-    if metadata["annotations"].get(SKIP_ANNOTATION).is_some() {
+    if metadata["annotations"].get(SKIP_LABELLER_ANNOTATION).is_some() {
         return;
     }
     if !metadata["labels"].is_object() {
         metadata["labels"] = Value::Object(Map::new());
     }
     let Some(present) = metadata["labels"].as_object_mut() else { return };
-    present.retain(|label, _| !is_managed(label));
+    present.retain(|label, _| !is_node_labellers(label));
     present.extend(labels.iter().map(|(label, value)| (label.clone(), json!(value))));
 }
 

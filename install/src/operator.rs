@@ -6,6 +6,7 @@ mod customize;
 mod definition;
 mod discovery;
 mod installed;
+mod nodes;
 mod rollout;
 mod status;
 mod uninstall;

@@ -147,7 +147,7 @@ fn labels_that_no_longer_apply_go_and_those_of_others_stay() {
     }
     let skipped = {
         let mut node = node.clone();
-        node["metadata"]["annotations"] = json!({SKIP_ANNOTATION: ""});
+        node["metadata"]["annotations"] = json!({SKIP_LABELLER_ANNOTATION: ""});
         node
     };
     apply(&mut node, &labels);

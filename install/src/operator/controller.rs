@@ -28,6 +28,7 @@ use super::customize::customize;
 use super::definition::update_definition;
 use super::discovery::Served;
 use super::installed::{Installed, describe, hash, key};
+use super::nodes;
 use super::rollout::{ApplyTarget as _, is_available, roll_out, stages};
 use super::status::{Observed, Target, status, superfluous};
 use super::uninstall::{self, Removal};
@@ -297,6 +298,8 @@ impl Operator {
                 Ok(Some(Duration::from_secs(5)))
             }
             Removal::Done => {
+                let cleaned = nodes::clean(&self.client).await;
+                cleaned.map_err(|error| OperatorError::Api("cannot remove the labels of nodes", error))?;
                 self.certificates.delete().await?;
                 self.installed.forget();
                 *self.checked() = None;

@@ -170,6 +170,11 @@ pub(super) fn is_removed(vireo: &Vireo<'_>, others: &str) -> Result<(), HostErro
         let left = vireo.ok("get servicemonitor,prometheusrule -n kubevirt -o name");
         assert_eq!(left.trim(), "");
     }
+    for node in vireo.items("nodes")? {
+        let named = |field: &str| node["metadata"][field].to_string();
+        let left = ["labels", "annotations"].map(named).concat();
+        assert!(!left.contains("kubevirt.io/") && !left.contains("cpumanager"), "{left}");
+    }
     eventually("no component is left but virt-operator", STEP, || {
         let pods = vireo.items("pods -n kubevirt")?;
         Ok(pods.iter().all(|pod| pod["metadata"]["labels"]["kubevirt.io"] == "virt-operator"))
