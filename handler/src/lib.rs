@@ -4,6 +4,7 @@
 //! and [`launcher`] run its actions, and [`jobs`] limits blocking operations; [`http`] and [`report`] show the VMIs.
 //! [`state`] is the state directory. The handler never parses bytes that a guest wrote; it only relays console bytes.
 
+pub mod capabilities;
 pub mod cluster;
 pub mod command;
 mod console_log;

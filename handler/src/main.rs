@@ -24,7 +24,7 @@ use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
-use vireo_handler::{devices, http, report};
+use vireo_handler::{capabilities, devices, http, report};
 
 use cli::{Cli, Command, Endpoint, Vmis};
 
@@ -45,7 +45,12 @@ fn main() -> ExitCode {
             command::run(|| Ok(serve_manifests(node.settings()?, std::path::absolute(manifests)?)))
         }
         Vmis::Cluster(pods) => {
-            command::run(|| Ok(serve_cluster(node.settings()?.in_pods(pods.clone()), pods, cli.endpoint)))
+            // Before the runtime has threads.
+            let kept = capabilities::keep_needed();
+            command::run(|| {
+                kept.map_err(|error| format!("cannot give up capabilities that are not needed: {error}"))?;
+                Ok(serve_cluster(node.settings()?.in_pods(pods.clone()), pods, cli.endpoint))
+            })
         }
     }
 }

@@ -8,7 +8,7 @@ pub mod seccomp;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set,
+    CapabilitySet, CapabilitySets, Gid, Uid, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
 };
@@ -72,6 +72,28 @@ pub fn give_up(user: Option<u32>, unprivileged: Unprivileged) -> Result<bool, Er
     Ok(has_become)
 }
 
+/// Gives up all capabilities but these, for this thread, those that it starts, and every program that is executed later. For a
+/// process with one thread. What it lacks already stays so.
+///
+/// # Errors
+/// Errors of the system calls.
+pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), Errno> {
+    for number in 0..CAPABILITIES {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if kept.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // The kernel has no such capability.
+            Err(Errno::INVAL) => break,
+            removed => Unprivileged::GoesOn.permitted(removed)?,
+        };
+    }
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    let [effective, permitted, inheritable] = [effective, permitted, inheritable].map(|set| set & kept);
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable })
+}
+
 fn become_user(user: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
     set_thread_groups(&[])?;
@@ -93,6 +115,27 @@ fn leave_session_keyring() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_bounds_what_is_executed() {
+        let kept = CapabilitySet::CHOWN | CapabilitySet::KILL;
+        // The thread is one of its own, and all of this is by thread.
+        let sets = std::thread::spawn(move || {
+            keep_capabilities(kept).unwrap();
+            std::fs::read_to_string("/proc/thread-self/status").unwrap()
+        });
+        let status = sets.join().unwrap();
+        let set = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        for name in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(set(name) & !kept.bits(), 0, "{name}");
+        }
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(set("CapBnd:") & !kept.bits(), 0);
+        }
+    }
 
     #[test]
     fn a_missing_privilege_is_an_error_unless_it_is_expected() {
