@@ -8,9 +8,13 @@ use vireo_tests::{Host, HostError, Status, scenario};
 use crate::scenarios::node::{Node, host_for_a_node, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
-/// In MiB: the guest's 256 as `resources.limits` has them, what a launcher may take beside them where it may drive QEMU, that
-/// of a vCPU, and page tables.
-const MEMORY: u64 = 256 + 160 + 2 + 1;
+/// In MiB: the guest's 256 as `resources.limits` has them, and what a launcher may take beside them and its hypervisor for a
+/// vCPU, two disks, a NIC, and page tables.
+const MEMORY: u64 = 256 + 2 + 3 + 1;
+/// The launcher with the native monitor.
+const NATIVE: u64 = 32;
+/// The launcher and QEMU.
+const QEMU: u64 = 160;
 /// What is added where QEMU translates the guest's code.
 const TRANSLATED: u64 = 1024;
 
@@ -64,7 +68,12 @@ fn limits_are_real(host: &Host, hypervisor: &'static str) -> Result<(), HostErro
 
     let memory = file(host, uid, ["memory.max", "memory.limit_in_bytes"])?;
     let kvm = host.shell("grep -Eq 'vmx|svm' /proc/cpuinfo && : <>/dev/kvm").run()?.status;
-    let limit = if kvm == Status::Code(0) { MEMORY } else { MEMORY + TRANSLATED };
+    let beside = match (hypervisor, kvm == Status::Code(0)) {
+        ("native", _) => NATIVE,
+        (_, true) => QEMU,
+        (_, false) => QEMU + TRANSLATED,
+    };
+    let limit = MEMORY + beside;
     assert_eq!(read(host, &memory)?, (limit << 20).to_string());
     assert_eq!(read(host, &file(host, uid, ["pids.max", "none"])?)?, "4096");
     let cpu = read(host, &file(host, uid, ["cpu.max", "cpu.cfs_quota_us"])?)?;
