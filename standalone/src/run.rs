@@ -9,7 +9,6 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::{info, warn};
-use vireo_api::spec::HypervisorChoice;
 use vireo_apiserver::auth::{KeyError, Signer, Tokens};
 use vireo_apiserver::files::FileError;
 use vireo_apiserver::flow_control::FlowControl;
