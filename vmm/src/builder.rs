@@ -108,7 +108,8 @@ pub(crate) fn build(
 
     let memory = match saved {
         Some(saved) => saved.map_ram(config.memory)?,
-        None => memory::create(config.memory, config.huge_page)?,
+        None if config.filesystems.is_empty() => memory::create(config.memory, config.huge_page)?,
+        None => memory::create_shared(config.memory, config.huge_page)?,
     };
     let ram_end = ram_ranges(config.memory).last().map_or(0, |range| range.start + range.len);
     let vm = KvmVm::new(&kvm, memory.clone())?;
@@ -273,6 +274,10 @@ fn pci_devices(
     if let Some(vsock) = &config.vsock {
         let vsock = virtio::vsock::Vsock::new(vsock).map_err(device("socket device"))?;
         add("socket device", Box::new(vsock))?;
+    }
+    for filesystem in &config.filesystems {
+        let filesystem = virtio::fs::Filesystem::new(filesystem).map_err(device("file system"))?;
+        add("file system", Box::new(filesystem))?;
     }
     Ok(boot_order)
 }

@@ -1,9 +1,9 @@
 //! Guest memory: anonymous, without reservation, populated only where something touches it, and in huge pages where
-//! the host has them.
+//! the host has them. Where other processes serve devices, it is a file in memory that they map, too.
 //!
 //! A guest's first touch of a page is an exit. With small pages a kernel's start has 16 thousand of them, with huge
 //! ones some hundred; and a host gives huge pages to private memory by default, to shared memory (a memfd) only where
-//! an administrator allowed it. Nothing shares guest memory with another process yet.
+//! an administrator allowed it. So it is shared only where it has to be.
 
 pub mod device;
 mod segments;
@@ -11,7 +11,9 @@ mod segments;
 pub use segments::{OutsideMemory, Segments};
 
 use std::fs::File;
+use std::io;
 
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::Advice;
 use vireo_vmconfig::HugePage;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
@@ -92,6 +94,43 @@ pub fn create(size: MemorySize, pages: Option<HugePage>) -> Result<GuestMemory, 
             Ok(mapping)
         }
     })
+}
+
+/// As [`create`], of files in memory that other processes can map, and whose sizes they cannot change.
+pub fn create_shared(size: MemorySize, pages: Option<HugePage>) -> Result<GuestMemory, MemoryError> {
+    assemble(size, |RamRange { len, .. }| {
+        let failed = |source| match pages {
+            Some(page) => MemoryError::HugePages { bytes: len, page, source },
+            None => MemoryError::Map { bytes: len, source },
+        };
+        let file = memory_file(len, pages).map_err(|error| failed(MmapRegionError::Mmap(error)))?;
+        let flags = match pages {
+            Some(_) => libc::MAP_SHARED,
+            None => libc::MAP_SHARED | libc::MAP_NORESERVE,
+        };
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let file = FileOffset::new(file, 0);
+        let mapping = MmapRegion::build(Some(file), bytes, protection, flags).map_err(failed)?;
+        if pages.is_none() {
+            advise_huge_pages(&mapping);
+        }
+        Ok(mapping)
+    })
+}
+
+/// An access beyond the end of a file that has become shorter would end this process: hence the seals.
+fn memory_file(len: u64, pages: Option<HugePage>) -> io::Result<File> {
+    let pages = match pages {
+        None => MemfdFlags::empty(),
+        Some(HugePage::Mib2) => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+        Some(HugePage::Gib1) => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
+    let file = rustix::fs::memfd_create("ram", flags)?;
+    rustix::fs::ftruncate(&file, len)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file.into())
 }
 
 /// Maps RAM of `size` from a file that has its ranges one after the other: what is written stays private.
@@ -187,9 +226,11 @@ fn build(bytes: usize, protection: i32) -> Result<MmapRegion, MmapRegionError> {
 /// the file. What is not RAM is left out.
 pub(crate) fn discard(memory: &GuestMemory, address: GuestAddress, len: u64) {
     for region in memory.iter() {
-        if region.file_offset().is_some() || region.flags() & libc::MAP_HUGETLB != 0 {
-            continue;
-        }
+        let advice = match region.file_offset() {
+            None if region.flags() & libc::MAP_HUGETLB == 0 => Advice::LinuxDontNeed,
+            Some(_) if region.flags() & libc::MAP_SHARED != 0 => Advice::LinuxRemove,
+            None | Some(_) => continue,
+        };
         let base = region.start_addr().0;
         // Pages of the host, which regions begin and end at.
         let first = address.0.max(base).next_multiple_of(HOST_PAGE);
@@ -202,9 +243,9 @@ pub(crate) fn discard(memory: &GuestMemory, address: GuestAddress, len: u64) {
         }
         let address = region.as_ptr().wrapping_add(at).cast();
         #[expect(unsafe_code, reason = "rustix has no safe madvise")]
-        // SAFETY: the range is inside of the mapping, which is alive, private and anonymous; guest memory has no references
-        // into it, and its content may change at any time.
-        let advised = unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxDontNeed) };
+        // SAFETY: the range is inside of the mapping, which is alive, and has no file but one in memory; guest memory has no
+        // references into it, and its content may change at any time.
+        let advised = unsafe { rustix::mm::madvise(address, bytes, advice) };
         if let Err(errno) = advised {
             tracing::debug!(%errno, "free memory of the guest stays");
         }

@@ -4,3 +4,4 @@ pub(crate) mod schedule;
 pub mod tap;
 pub(crate) mod vectored;
 pub mod vhost;
+pub(crate) mod vhost_user;

@@ -5,7 +5,7 @@ use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
 use crate::hotplug::Hotplug;
 
 use super::{
-    Attachment, Balloon, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port,
+    Attachment, Balloon, Boot, ClockOffset, Disk, Filesystem, Graphics, Input, MemorySize, Net, Notices, Port,
     ThreadHook, Vsock, Watchdog,
 };
 
@@ -30,6 +30,7 @@ pub struct VmConfig {
     pub(crate) panic_devices: Vec<PanicModel>,
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) vsock: Option<Vsock>,
+    pub(crate) filesystems: Vec<Filesystem>,
     pub(crate) virtio_console: bool,
     pub(crate) port: Option<Port>,
     pub(crate) graphics: Option<Graphics>,
@@ -59,7 +60,7 @@ pub enum TooManyDevices {
 
 impl VmConfig {
     /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32). Every virtio
-    /// disk, NIC and input device, the controller of all SCSI drives, the port and the graphics adapter take one each.
+    /// disk, NIC, file system and input device, the controller of all SCSI drives, the port and the graphics adapter take one each.
     pub const DEVICE_SLOTS: usize = 29;
 
     /// A VM with a serial port and nothing else.
@@ -77,6 +78,7 @@ impl VmConfig {
             panic_devices: Vec::new(),
             watchdog: None,
             vsock: None,
+            filesystems: Vec::new(),
             virtio_console: false,
             port: None,
             graphics: None,
@@ -108,7 +110,7 @@ impl VmConfig {
         ]
         .map(usize::from);
         let panic = self.panic_devices.iter().filter(|model| **model == PanicModel::Pci).count();
-        let all = virtio + nets.len() + self.inputs.len() + panic + others.iter().sum::<usize>();
+        let all = virtio + nets.len() + self.inputs.len() + self.filesystems.len() + panic + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices::Slots(all));
         }
@@ -194,6 +196,13 @@ impl VmConfig {
     #[must_use]
     pub fn with_vsock(mut self, vsock: Option<Vsock>) -> Self {
         self.vsock = vsock;
+        self
+    }
+
+    /// Adds file systems of the host, in the order of their slots. RAM is shared with the processes that serve them.
+    #[must_use]
+    pub fn with_filesystems(mut self, filesystems: Vec<Filesystem>) -> Self {
+        self.filesystems = filesystems;
         self
     }
 

@@ -43,6 +43,9 @@ pub(crate) fn describe(config: &VmConfig) -> Description {
     if let Some(vsock) = &config.vsock {
         add("socket device", format!("context ID {}", vsock.cid()));
     }
+    for (number, filesystem) in (1..).zip(&config.filesystems) {
+        add(&format!("file system {number}"), format!("tag {:?}", filesystem.tag()));
+    }
     if let Some(graphics) = &config.graphics {
         add("display adapter", format!("{:?}", graphics.adapter));
     }

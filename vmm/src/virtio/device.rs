@@ -33,8 +33,8 @@ pub(crate) enum DeviceState {
     None,
     /// Lives with the device, and is loaded before its lanes are activated.
     Section(SharedSection),
-    /// There is some, and no code to save it.
-    Unsavable,
+    /// There is some, which cannot be saved for this reason.
+    Unsavable(&'static str),
 }
 
 impl fmt::Debug for DeviceState {
@@ -42,7 +42,7 @@ impl fmt::Debug for DeviceState {
         f.write_str(match self {
             Self::None => "None",
             Self::Section(_) => "Section",
-            Self::Unsavable => "Unsavable",
+            Self::Unsavable(_) => "Unsavable",
         })
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::kernel_rings::{Backend, HostRings, KernelRings, RING_FEATURES};
+use super::offloaded_rings::{Backend, HostRings, OffloadedRings, RING_FEATURES};
 use super::{Device, DeviceInfo, DeviceState, Lane, Queues, RingError};
 use crate::config::Vsock as VsockConfig;
 use crate::sys::vhost::Vhost;
@@ -28,7 +28,7 @@ struct Sockets<V: HostRings>
 where
     Kernel: Backend<V>,
 {
-    rings: KernelRings<V>,
+    rings: OffloadedRings<V>,
     /// What the kernel can do of the device's own features.
     offered: u64,
     cid: u32,
@@ -67,7 +67,7 @@ where
             return Err(io::Error::other("vhost-vsock does not support the rings' features"));
         }
         let offered = vhost.features(SEQPACKET);
-        let rings = KernelRings::new("vhost-vsock", vhost, [RECEIVE, TRANSMIT])?;
+        let rings = OffloadedRings::new("vhost-vsock", vhost, vec![RECEIVE, TRANSMIT])?;
         Ok(Self { rings, offered, cid, features: 0 })
     }
 
@@ -79,8 +79,7 @@ where
             features: self.offered,
             queues: vec![QUEUE_SIZE; QUEUES],
             config: Arc::new(u64::from(self.cid).to_le_bytes().to_vec()),
-            // The kernel's connections.
-            state: DeviceState::Unsavable,
+            state: DeviceState::Unsavable("its connections are the host's"),
         }
     }
 
@@ -88,7 +87,7 @@ where
     fn follow(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         match (self.rings.may_serve(queues), self.rings.is_running()) {
             (true, false) => self.rings.start(&Kernel, self.features, queues),
-            (false, true) => self.rings.stop(&Kernel, Some(queues)),
+            (false, true) => self.rings.stop(&Kernel, queues),
             (true, true) | (false, false) => Ok(()),
         }
     }
@@ -130,7 +129,7 @@ where
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         // Afterwards it is looked at again.
         self.rings.change().ring();
-        if self.rings.is_running() { self.rings.stop(&Kernel, Some(queues)) } else { Ok(()) }
+        if self.rings.is_running() { self.rings.stop(&Kernel, queues) } else { Ok(()) }
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {

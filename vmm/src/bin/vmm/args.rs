@@ -14,7 +14,7 @@ use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, MemorySize,
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
-use value::{adapter, cdrom, context_id, disk, input, named, net, serial_arg};
+use value::{adapter, cdrom, context_id, disk, filesystem, input, named, net, serial_arg};
 
 /// What is to be done.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ pub(crate) struct Args {
     pub(crate) watchdog: Option<WatchdogAction>,
     /// The context ID of its socket device.
     pub(crate) vsock: Option<u32>,
+    pub(crate) filesystems: Vec<FilesystemArg>,
     pub(crate) kvm: Option<RawFd>,
     /// Where the VM is saved on request.
     pub(crate) save: Option<PathBuf>,
@@ -80,6 +81,13 @@ pub(crate) struct NetArg {
     pub(crate) queues: usize,
     /// Whether the kernel moves them; by default where it can.
     pub(crate) vhost: Option<bool>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FilesystemArg {
+    pub(crate) tag: String,
+    /// Of the process that shares it.
+    pub(crate) socket: PathBuf,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -152,7 +160,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let (mut vnc, mut video, mut kvm, mut watchdog, mut vsock) = (None, None, None, None, None);
-    let (mut save, mut load, mut balloon) = (None, None, false);
+    let (mut save, mut load, mut balloon, mut filesystems) = (None, None, false, Vec::new());
     let (mut disks, mut nets, mut inputs, mut panic) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -186,6 +194,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 once(&mut watchdog, "--watchdog", action)?;
             }
             Arg::Long("vsock") => once(&mut vsock, "--vsock", context_id(&parser.value()?.string()?)?)?,
+            Arg::Long("fs") => filesystems.push(filesystem(&parser.value()?.string()?)?),
             Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
             Arg::Long("load") => once(&mut load, "--load", PathBuf::from(parser.value()?))?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
@@ -214,6 +223,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         panic,
         watchdog,
         vsock,
+        filesystems,
         kvm,
         save,
         load,

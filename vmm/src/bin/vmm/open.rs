@@ -3,17 +3,18 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
-    Balloon, Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
+    Balloon, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
     Vsock, VsockError, Watchdog,
 };
 use vireo_vmm::sys::{tap, vhost};
 
-use crate::args::{Args, BootArg, DiskArg, ImageFormat, NetArg};
+use crate::args::{Args, BootArg, DiskArg, FilesystemArg, ImageFormat, NetArg};
 
 /// What cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,14 @@ pub(crate) enum OpenError {
     },
     #[error("--vsock")]
     VsockConfig(#[from] VsockError),
+    #[error("--fs: cannot connect to {path:?}: start virtiofsd with this socket first")]
+    FilesystemSocket {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("--fs")]
+    Filesystem(#[from] FilesystemError),
     #[error("--kvm-fd {fd}")]
     Kvm {
         fd: RawFd,
@@ -77,6 +86,7 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
         .with_panic_devices(args.panic.clone())
         .with_watchdog(args.watchdog.map(Watchdog::new))
         .with_vsock(args.vsock.map(vsock).transpose()?)
+        .with_filesystems(args.filesystems.iter().map(filesystem).collect::<Result<_, _>>()?)
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
     Ok(config.with_devices(disks, nets)?)
@@ -86,6 +96,13 @@ fn vsock(cid: u32) -> Result<Vsock, OpenError> {
     let device = vhost::open_vsock().map_err(OpenError::Vsock)?;
     vhost::set_guest_cid(&device, cid).map_err(|source| OpenError::Cid { cid, source })?;
     Ok(Vsock::new(device, cid)?)
+}
+
+fn filesystem(arg: &FilesystemArg) -> Result<Filesystem, OpenError> {
+    let path = &arg.socket;
+    let socket = UnixStream::connect(path)
+        .map_err(|source| OpenError::FilesystemSocket { path: path.clone(), source })?;
+    Ok(Filesystem::new(&arg.tag, socket)?)
 }
 
 /// A descriptor of the process that started this one.

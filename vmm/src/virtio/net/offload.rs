@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use super::super::kernel_rings;
+use super::super::offloaded_rings;
 
 /// Feature bits (section 5.1.3). `GUEST` is what the guest takes from us, `HOST` what we take from the guest.
 pub(super) const CSUM: u64 = 1 << 0;
@@ -30,7 +30,7 @@ const CTRL_MAC_ADDR: u64 = 1 << 23;
 pub(super) const CONTROL: u64 = CTRL_VQ | CTRL_RX | CTRL_RX_EXTRA | GUEST_ANNOUNCE | CTRL_MAC_ADDR;
 
 /// Those that change how rings and headers are laid out, for what moves the rings.
-pub(super) const RING_FEATURES: u64 = MRG_RXBUF | kernel_rings::RING_FEATURES;
+pub(super) const RING_FEATURES: u64 = MRG_RXBUF | offloaded_rings::RING_FEATURES;
 
 const LARGE: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_UFO;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::super::kernel_rings::{Backend, KernelRings};
+use super::super::offloaded_rings::{Backend, OffloadedRings};
 use super::super::{Lane, Queues, RingError};
 use super::offload::{self, RING_FEATURES};
 use super::shared::Shared;
@@ -16,7 +16,7 @@ const MAX_STALE: usize = 4096;
 
 /// Both queues of a pair.
 pub(super) struct Offloaded {
-    rings: KernelRings<Vhost>,
+    rings: OffloadedRings<Vhost>,
     tap: Arc<OwnedFd>,
     pair: usize,
     shared: Arc<Shared>,
@@ -41,7 +41,7 @@ impl Backend<Vhost> for Tap<'_> {
 
 impl Offloaded {
     pub(super) fn new(vhost: Vhost, pair: usize, tap: Arc<OwnedFd>, shared: Arc<Shared>) -> io::Result<Self> {
-        let rings = KernelRings::new("vhost-net", vhost, [2 * pair, 2 * pair + 1])?;
+        let rings = OffloadedRings::new("vhost-net", vhost, vec![2 * pair, 2 * pair + 1])?;
         shared.on_change(rings.change().clone());
         Ok(Self { rings, tap, pair, shared, features: 0, stale: false })
     }
@@ -58,7 +58,7 @@ impl Offloaded {
                 }
                 self.rings.start(&Tap(&self.tap), self.features, queues)
             }
-            (false, true) => self.rings.stop(&Tap(&self.tap), Some(queues)),
+            (false, true) => self.rings.stop(&Tap(&self.tap), queues),
             (true, true) | (false, false) => Ok(()),
         }
     }
@@ -104,7 +104,7 @@ impl Lane for Offloaded {
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         // Afterwards it is looked at again.
         self.rings.change().ring();
-        if self.rings.is_running() { self.rings.stop(&Tap(&self.tap), Some(queues)) } else { Ok(()) }
+        if self.rings.is_running() { self.rings.stop(&Tap(&self.tap), queues) } else { Ok(()) }
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {

@@ -42,9 +42,7 @@ impl Section for PciDevice {
     fn save(&self) -> Result<VirtioState, SectionError> {
         let device = match &self.device_state {
             DeviceState::None => None,
-            DeviceState::Unsavable => {
-                return Err(SectionError::Unsavable("the monitor has no code for that yet"));
-            }
+            DeviceState::Unsavable(why) => return Err(SectionError::Unsavable(why)),
             DeviceState::Section(section) => {
                 let (tag, version) = section.kind();
                 Some(OwnState { tag: tag.to_owned(), version, state: section.encode()? })

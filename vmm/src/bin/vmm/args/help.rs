@@ -39,6 +39,9 @@ Usage: vmm --kernel FILE [OPTION]...
                                    not answer it
   --vsock cid=N                    a socket device with a context ID from 3, which no other guest of the host has;
                                    vhost-vsock, a module of the host's kernel, serves it
+  --fs tag=NAME,socket=PATH        a file system of the host, which the guest mounts by its tag (mount -t virtiofs);
+                                   a process that waits at the socket shares it (virtiofsd --socket-path PATH);
+                                   may be given several times
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --save DIR                       where the VM is saved by Ctrl+^ s or SIGUSR2, which then ends this program. The
                                    directory is created. Disks are not part of it: they have to stay as they are

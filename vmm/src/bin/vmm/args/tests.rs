@@ -53,6 +53,8 @@ fn every_flag_is_parsed() {
     assert_eq!(run("--kernel k").inputs, []);
     assert_eq!(run("--kernel k --watchdog shutdown").watchdog, Some(WatchdogAction::Shutdown));
     assert_eq!(run("--kernel k --vsock cid=77").vsock, Some(77));
+    let fs = FilesystemArg { tag: "t".into(), socket: "s".into() };
+    assert_eq!(run("--kernel k --fs tag=t,socket=s").filesystems, [fs]);
     assert_eq!(run("--kernel k --panic isa --panic pvpanic").panic, PanicModel::ALL);
 }
 
@@ -94,6 +96,9 @@ fn mistakes_name_the_option() {
         ("--kernel k --panic hyperv", "hyperv"),
         ("--kernel k --vsock cid=2", "4294967294"),
         ("--kernel k --vsock id=3", "cid"),
+        ("--kernel k --fs socket=s", "tag= is missing"),
+        ("--kernel k --fs tag=t", "socket= is missing"),
+        ("--kernel k --fs tag=t,path=s", "tag and socket"),
         ("--kernel k --watchdog bark", "bark"),
         ("--kernel k --watchdog reset --watchdog reset", "--watchdog"),
         ("--kernel k --vnc unix:v --video vga", "vga"),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
 use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, Vsock};
 
-use super::{ArgsError, DiskArg, ImageFormat, NetArg, SerialArg, once};
+use super::{ArgsError, DiskArg, FilesystemArg, ImageFormat, NetArg, SerialArg, once};
 
 pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
     let (mut path, mut format, mut read_only, mut bus, mut queues) = (None, None, None, None, None);
@@ -115,6 +115,20 @@ pub(super) fn context_id(text: &str) -> Result<u32, ArgsError> {
         }
     }
     cid.ok_or(ArgsError::MissingKey { option: "--vsock", key: "cid" })
+}
+
+pub(super) fn filesystem(text: &str) -> Result<FilesystemArg, ArgsError> {
+    let (mut tag, mut socket) = (None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "tag" => once(&mut tag, "--fs: tag", value.to_owned())?,
+            "socket" => once(&mut socket, "--fs: socket", PathBuf::from(value))?,
+            _ => return Err(unknown("--fs", key, "tag and socket")),
+        }
+    }
+    let tag = tag.ok_or(ArgsError::MissingKey { option: "--fs", key: "tag" })?;
+    let socket = socket.ok_or(ArgsError::MissingKey { option: "--fs", key: "socket" })?;
+    Ok(FilesystemArg { tag, socket })
 }
 
 /// A value that has a name in manifests.

@@ -1,5 +1,5 @@
-//! Two queues of a device that the host's kernel moves (vhost): laid out, started and stopped here, by a lane that waits for
-//! what concerns them.
+//! Queues of a device that the host's kernel (vhost) or another process (vhost-user) moves: laid out, started and stopped here,
+//! by a lane that waits for what concerns them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,16 +19,22 @@ pub(super) const RING_FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 32;
 /// What the lane waits for.
 const CHANGE: u64 = 0;
 const ERROR: u64 = 1;
+const CONNECTION: u64 = 2;
 /// And the ring's number: an interrupt that goes by the line.
-const CALL: u64 = 2;
+const CALL: u64 = 3;
 
-/// What every vhost device does. See [`Vhost`].
+/// What everything does that moves rings. See [`Vhost`].
 pub(super) trait HostRings: Send {
     fn features(&self, wanted: u64) -> u64;
     fn set_features(&self, features: u64) -> io::Result<()>;
     fn set_memory(&self, memory: &GuestMemory) -> io::Result<()>;
     fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()>;
     fn position(&self, index: u32) -> io::Result<u16>;
+
+    /// Readable when nothing moves the rings any more; read by nobody here.
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl HostRings for Vhost {
@@ -53,45 +59,44 @@ impl HostRings for Vhost {
     }
 }
 
-/// What a device does to have its rings served by the kernel, and no longer.
+/// What a device does to have its rings served, and no longer.
 pub(super) trait Backend<V> {
-    /// Has both rings served.
+    /// Has all rings served.
     fn serve(&self, vhost: &V) -> io::Result<()>;
-    /// Both are served no longer when this returns, whatever the first says.
+    /// All are served no longer when this returns, or when their positions are known, whatever the first says.
     fn release(&self, vhost: &V) -> io::Result<()>;
 }
 
-/// The rings 0 and 1 of an open vhost device.
-pub(super) struct KernelRings<V> {
+/// The rings of an open vhost device, or of a vhost-user connection.
+pub(super) struct OffloadedRings<V> {
     name: &'static str,
     vhost: V,
-    /// Their numbers in the device.
-    queues: [usize; 2],
+    /// Their numbers in the device, by those that they have over there.
+    queues: Vec<usize>,
     /// Rings when what decides over them may have changed.
     change: Arc<Notifier>,
     error: OwnedFd,
     /// For interrupts without messages.
-    calls: [OwnedFd; 2],
+    calls: Vec<OwnedFd>,
     events: OwnedFd,
-    /// The kernel serves the rings.
+    /// The rings are served.
     runs: bool,
 }
 
-impl<V: HostRings> KernelRings<V> {
+impl<V: HostRings> OffloadedRings<V> {
     /// The rings of `vhost`, which is called `name`, are these queues of the device.
-    pub(super) fn new(name: &'static str, vhost: V, queues: [usize; 2]) -> io::Result<Self> {
+    pub(super) fn new(name: &'static str, vhost: V, queues: Vec<usize>) -> io::Result<Self> {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let change = Arc::new(Notifier::new()?);
-        let (error, calls) = (eventfd(0, flags)?, [eventfd(0, flags)?, eventfd(0, flags)?]);
+        let error = eventfd(0, flags)?;
+        let calls = queues.iter().map(|_| Ok(eventfd(0, flags)?)).collect::<io::Result<Vec<_>>>()?;
         let events = epoll::create(CreateFlags::CLOEXEC)?;
-        let [first, second] = calls.each_ref();
-        for (fd, data) in [
-            (change.as_fd(), CHANGE),
-            (error.as_fd(), ERROR),
-            (first.as_fd(), CALL),
-            (second.as_fd(), CALL + 1),
-        ] {
-            epoll::add(&events, fd, EventData::new_u64(data), EventFlags::IN)?;
+        let own = [(Some(change.as_fd()), CHANGE), (Some(error.as_fd()), ERROR)];
+        let calling = calls.iter().map(|fd| Some(fd.as_fd())).zip(CALL..);
+        for (fd, data) in own.into_iter().chain([(vhost.connection(), CONNECTION)]).chain(calling) {
+            if let Some(fd) = fd {
+                epoll::add(&events, fd, EventData::new_u64(data), EventFlags::IN)?;
+            }
         }
         Ok(Self { name, vhost, queues, change, error, calls, events, runs: false })
     }
@@ -105,18 +110,17 @@ impl<V: HostRings> KernelRings<V> {
         self.runs
     }
 
-    /// The kernel's numbers of the rings, with the device's.
-    fn rings(&self) -> [(u32, usize); 2] {
-        let [first, second] = self.queues;
-        [(0, first), (1, second)]
+    /// What serves them.
+    pub(super) fn host(&self) -> &V {
+        &self.vhost
     }
 
-    /// Whether the driver has enabled both, and the function may access memory. With only one of them, neither moves.
+    /// Whether the driver has enabled all, and the function may access memory. With only some of them, none moves.
     pub(super) fn may_serve(&self, queues: &mut Queues) -> bool {
         self.queues.iter().all(|queue| queues.get(*queue).is_ok_and(|ring| ring.may_serve()))
     }
 
-    /// Has the kernel serve them for a driver with these features.
+    /// Has those served that the driver, which has these features, has enabled.
     pub(super) fn start(
         &mut self,
         backend: &impl Backend<V>,
@@ -126,50 +130,49 @@ impl<V: HostRings> KernelRings<V> {
         // Before the first ring is served: what fails in between is stopped.
         self.runs = true;
         self.vhost.set_features(self.vhost.features(features)).map_err(RingError::Host)?;
-        for (index, queue) in self.rings() {
-            let ring = queues.get(queue)?;
-            if index == 0 {
+        let mut memory_is_set = false;
+        for ((index, queue), own) in (0..).zip(&self.queues).zip(&self.calls) {
+            let Ok(ring) = queues.get(*queue) else { continue };
+            if !std::mem::replace(&mut memory_is_set, true) {
                 self.vhost.set_memory(ring.memory()).map_err(RingError::Host)?;
             }
             let layout = ring.host_layout()?;
-            let own = self.calls.get(usize::from(index == 1)).ok_or(RingError::Absent(queue))?;
             let direct = ring.message_fd()?;
             let call: &dyn AsRawFd = direct.as_ref().map_or(own, |direct| direct);
             let fds = RingFds { kick: ring.kick(), call, error: &self.error };
             self.vhost.set_ring(index, layout, &fds).map_err(RingError::Host)?;
         }
         backend.serve(&self.vhost).map_err(RingError::Host)?;
-        for queue in self.queues {
+        for queue in &self.queues {
             // What is in the ring already.
-            queues.get(queue)?.again();
+            queues.get(*queue).into_iter().for_each(|ring| ring.again());
         }
         tracing::info!("{} moves queues of the VM", self.name);
         Ok(())
     }
 
-    /// Stops the kernel, and takes the rings' positions over if they are needed.
-    pub(super) fn stop(
-        &mut self,
-        backend: &impl Backend<V>,
-        mut queues: Option<&mut Queues>,
-    ) -> Result<(), RingError> {
+    /// Has them served no longer, and takes the rings' positions over.
+    pub(super) fn stop(&mut self, backend: &impl Backend<V>, queues: &mut Queues) -> Result<(), RingError> {
         self.runs = false;
         let mut result = backend.release(&self.vhost).map_err(RingError::Host);
-        for (index, queue) in self.rings() {
-            result = result.and(match (self.vhost.position(index), &mut queues) {
-                (Ok(position), Some(queues)) => queues.get(queue).and_then(|ring| ring.take_over(position)),
-                (Ok(_), None) => Ok(()),
-                (Err(error), _) => Err(RingError::Host(error)),
-            });
+        for (index, queue) in (0..).zip(&self.queues) {
+            let Ok(ring) = queues.get(*queue) else { continue };
+            let position = self.vhost.position(index).map_err(RingError::Host);
+            result = result.and(position.and_then(|position| ring.take_over(position)));
         }
         result
     }
 
-    /// Stops the kernel where the driver takes its rings back.
+    /// Has them served no longer where the driver takes its rings back.
     pub(super) fn abandon(&mut self, backend: &impl Backend<V>) {
-        if self.runs
-            && let Err(error) = self.stop(backend, None)
-        {
+        if !std::mem::take(&mut self.runs) {
+            return;
+        }
+        let mut result = backend.release(&self.vhost);
+        for index in (0..).take(self.queues.len()) {
+            result = result.and(self.vhost.position(index).map(|_| ()));
+        }
+        if let Err(error) = result {
             tracing::error!(%error, "{} does not let go of a queue", self.name);
         }
     }
@@ -179,7 +182,7 @@ impl<V: HostRings> KernelRings<V> {
         self.events.as_fd()
     }
 
-    /// Interrupts the driver where the kernel cannot. Whether the lane is to look at everything again.
+    /// Interrupts the driver where that is not done by who serves the rings. Whether the lane is to look at everything again.
     pub(super) fn handle_events(&mut self, queues: &mut Queues) -> Result<bool, RingError> {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 4];
         let no_wait = rustix::time::Timespec::default();
@@ -195,6 +198,10 @@ impl<V: HostRings> KernelRings<V> {
                     // Not again after the reset.
                     let _ = rustix::io::read(&self.error, &mut [0; 8]);
                     let error = format!("{} cannot follow the ring", self.name);
+                    return Err(RingError::Host(io::Error::other(error)));
+                }
+                CONNECTION => {
+                    let error = format!("{} has closed its connection, or speaks out of turn", self.name);
                     return Err(RingError::Host(io::Error::other(error)));
                 }
                 call => {
