@@ -291,6 +291,22 @@ mod tests {
     }
 
     #[test]
+    fn shared_ram_is_files_of_fixed_sizes_that_give_pages_back() {
+        let memory = create_shared(size(16 << 20), None).unwrap();
+        let file = memory.iter().next().unwrap().file_offset().unwrap().file();
+        let resized = [8 << 20, 32 << 20].map(|bytes| file.set_len(bytes).map_err(|error| error.kind()));
+        assert_eq!(resized, [Err(std::io::ErrorKind::PermissionDenied); 2]);
+
+        memory.write_slice(&[7; 1 << 20], GuestAddress(1 << 20)).unwrap();
+        let blocks = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+        let before = blocks();
+        discard(&memory, GuestAddress(1 << 20), 1 << 19);
+        assert!(blocks() < before, "{before} blocks stay");
+        assert_eq!(memory.read_obj::<u8>(GuestAddress(1 << 20)).unwrap(), 0);
+        assert_eq!(memory.read_obj::<u8>(GuestAddress((2 << 20) - 1)).unwrap(), 7);
+    }
+
+    #[test]
     fn both_sides_of_the_hole_are_memory_and_the_hole_is_not() {
         let memory = create(size(4 << 30), None).unwrap();
         for address in [0, 0x7fff_fff8, 0x1_0000_0000, 0x1_7fff_fff8] {

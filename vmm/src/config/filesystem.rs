@@ -48,6 +48,12 @@ impl Filesystem {
         }
     }
 
+    /// One that a process shares which was connected to.
+    #[cfg(test)]
+    pub(crate) fn connected(tag: &str, backend: VhostUser) -> Self {
+        Self { tag: tag.to_owned(), backend }
+    }
+
     pub(crate) fn tag(&self) -> &str {
         &self.tag
     }

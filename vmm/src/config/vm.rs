@@ -5,8 +5,8 @@ use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
 use crate::hotplug::Hotplug;
 
 use super::{
-    Attachment, Balloon, Boot, ClockOffset, Disk, Filesystem, Graphics, Input, MemorySize, Net, Notices, Port,
-    ThreadHook, Vsock, Watchdog,
+    Attachment, Balloon, Boot, ClockOffset, Disk, Filesystem, Graphics, Input, MemorySize, Net, Notices,
+    Port, ThreadHook, Vsock, Watchdog,
 };
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
@@ -110,7 +110,12 @@ impl VmConfig {
         ]
         .map(usize::from);
         let panic = self.panic_devices.iter().filter(|model| **model == PanicModel::Pci).count();
-        let all = virtio + nets.len() + self.inputs.len() + self.filesystems.len() + panic + others.iter().sum::<usize>();
+        let all = virtio
+            + nets.len()
+            + self.inputs.len()
+            + self.filesystems.len()
+            + panic
+            + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices::Slots(all));
         }

@@ -1,5 +1,10 @@
 //! vhost-user: another process, the back end, moves the queues of a device.
 
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd as _, IntoRawFd as _};
@@ -58,7 +63,8 @@ impl VhostUser {
     pub(crate) fn patient(socket: UnixStream, queues: usize, patience: Duration) -> io::Result<Self> {
         let queues = u64::try_from(queues).unwrap_or(u64::MAX);
         socket.set_nonblocking(false)?;
-        let connection = Connection { socket: socket.try_clone()?, patience, overdue: AtomicBool::new(false) };
+        let connection =
+            Connection { socket: socket.try_clone()?, patience, overdue: AtomicBool::new(false) };
         let mut frontend = Frontend::from_stream(socket, queues);
         let (features, protocol) = connection.ask(|| {
             frontend.set_owner()?;
@@ -186,7 +192,10 @@ impl Connection {
 
 /// An eventfd of its own for another one's file.
 fn event(fd: &dyn AsRawFd) -> io::Result<EventFd> {
-    #[expect(unsafe_code, reason = "the callers' files differ in their types, and none of these is that of a descriptor")]
+    #[expect(
+        unsafe_code,
+        reason = "the callers' files differ in their types, and none of these is that of a descriptor"
+    )]
     // SAFETY: `fd` is borrowed, and with it what it owns, as long as this function runs.
     let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
     let own = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
@@ -194,7 +203,3 @@ fn event(fd: &dyn AsRawFd) -> io::Result<EventFd> {
     // SAFETY: the descriptor was made above, and is nobody else's.
     Ok(unsafe { EventFd::from_raw_fd(own.into_raw_fd()) })
 }
-
-#[cfg(test)]
-#[path = "vhost_user_tests.rs"]
-mod tests;

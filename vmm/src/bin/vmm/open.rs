@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
-    Balloon, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
-    Vsock, VsockError, Watchdog,
+    Balloon, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice, Notices,
+    TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
 };
 use vireo_vmm::sys::{tap, vhost};
 
