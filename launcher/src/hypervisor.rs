@@ -1,5 +1,6 @@
 //! What runs the VM: one trait, two implementations.
 
+mod child;
 mod choose;
 mod growth;
 mod guest;
@@ -7,6 +8,7 @@ pub mod native;
 pub mod qemu;
 mod stats;
 mod target;
+mod virtiofs;
 
 pub use choose::{Choice, KvmState, Probe, choose};
 pub use guest::{

@@ -8,8 +8,9 @@ use vireo_vmconfig::{
     BootSource, DeviceRequest, DiskSource, ExtraDevice, FieldPaths, KernelFiles, PanicModel, Smbios,
 };
 use vireo_vmm::config::{
-    Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot,
-    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
+    Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Filesystem, Firmware, Input,
+    KernelBoot, MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig, Vsock, VsockError,
+    Watchdog,
 };
 
 use crate::agent::{self, AgentPort};
@@ -70,8 +71,12 @@ impl PlanError {
 ///
 /// # Errors
 /// What the monitor does not have, at the field that asks for it.
-pub fn vm_config(launch: &Launch, host: HostResources) -> Result<VmConfig, Fault> {
-    plan(launch, host).map_err(|error| error.fault(&launch.fields))
+pub fn vm_config(
+    launch: &Launch,
+    host: HostResources,
+    filesystems: Vec<Filesystem>,
+) -> Result<VmConfig, Fault> {
+    plan(launch, host, filesystems).map_err(|error| error.fault(&launch.fields))
 }
 
 /// Translates a disk that is attached to a VM that runs.
@@ -82,7 +87,7 @@ pub fn attached_disk(launch: &Launch, wanted: &Disk, files: DiskFiles) -> Result
     disk(launch, wanted, Some(files)).map_err(|error| error.fault(&launch.fields))
 }
 
-fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
+fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
     let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(launch, wanted, files));
@@ -105,6 +110,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         .with_panic_devices(panic_devices(launch))
         .with_watchdog(watchdog(launch))
         .with_vsock(host.vsock.map(|vsock| Vsock::new(vsock.device, vsock.cid)).transpose()?)
+        .with_filesystems(filesystems)
         .with_clock_offset(launch.clock_offset)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
@@ -230,7 +236,7 @@ mod tests {
             Disk { device: DiskDevice::CdRom, source: DiskSource::NoMedium, ..launch.disks[2].clone() };
         launch.disks.push(empty);
         launch.disks.push(Disk { bus: DiskBus::Scsi, device: DiskDevice::CdRom, ..launch.disks[0].clone() });
-        let config = vm_config(&launch, host(&launch)).unwrap();
+        let config = vm_config(&launch, host(&launch), Vec::new()).unwrap();
         // The VM's parts are private to the monitor; what it prints shows that they arrived.
         let text = format!("{config:?}");
         for part in [
@@ -273,7 +279,7 @@ mod tests {
         for (change, field) in table {
             let mut launch = sample::kernel_boot();
             change(&mut launch);
-            let fault = vm_config(&launch, host(&launch)).unwrap_err();
+            let fault = vm_config(&launch, host(&launch), Vec::new()).unwrap_err();
             assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, field));
         }
     }

@@ -114,7 +114,7 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
             found.too_many(&at, plugged, NATIVE_HOTPLUG_SLOTS, which);
         }
         let single = flags(&[attached.rng, attached.balloon, scsi > 0]);
-        let others = [attached.interfaces, attached.tablets, single, AGENT, extra];
+        let others = [attached.interfaces, attached.filesystems, attached.tablets, single, AGENT, extra];
         let adapter = usize::from(attached.video.is_some());
         fit(virtio, (others.iter().sum::<usize>() + adapter, NATIVE_SLOTS), 1, (&at, found));
         return;

@@ -126,7 +126,6 @@ fn runs_natively(vm: &Vm) -> bool {
         && has_interfaces(vm)
         && !matches!(vm.io_threads(), Some(IoThreads::Supplemental(_)))
         && !matches!(vm.video(), Some(Video::Cirrus | Video::Ramfb))
-        && vm.filesystems().is_empty()
         && vm.host_devices().is_empty()
         && has_slots(vm)
 }
@@ -162,6 +161,7 @@ fn has_slots(vm: &Vm) -> bool {
     let devices = [
         on_bus(vm, DiskBus::Virtio),
         vm.interfaces().len(),
+        vm.filesystems().len(),
         single.iter().sum(),
         vm.extra_devices().iter().map(|request| request.device.pci_slots()).sum(),
         usize::try_from(vm.tablets()).unwrap_or(usize::MAX),

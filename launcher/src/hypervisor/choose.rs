@@ -184,9 +184,6 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
         let what = format!("{count} threads for each disk");
         requirements.push(Requirement::new(&fields.io_threads, what));
     }
-    for filesystem in &launch.filesystems {
-        requirements.push(Requirement::new(&filesystem.field, "a shared file system"));
-    }
     for interface in &launch.interfaces {
         for (name, is_set, what) in [
             ("pciAddress", interface.pci_slot.is_some(), "a fixed PCI address"),
@@ -245,7 +242,7 @@ fn native_devices(launch: &Launch) -> usize {
     let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
     let extra = launch.extra_devices.iter().map(|request| request.device);
     let extra = extra.filter(|device| device.is_native()).map(ExtraDevice::pci_slots).sum();
-    [count(DiskBus::Virtio), launch.interfaces.len(), single.iter().sum(), extra]
+    [count(DiskBus::Virtio), launch.interfaces.len(), launch.filesystems.len(), single.iter().sum(), extra]
         .into_iter()
         .fold(tablets, usize::saturating_add)
 }

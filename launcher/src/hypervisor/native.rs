@@ -1,7 +1,7 @@
 //! The monitor, in this process.
 //!
 //! One thread builds the VM, waits for its end and, after the guest's reset, builds it again; the monitor adds
-//! its own threads to that. Commands of the session reach the current VM.
+//! its own threads to that. Commands of the session reach the current VM. A shared file system is a process of virtiofsd.
 
 mod command_loop;
 mod desired;
@@ -16,19 +16,21 @@ mod stats;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use vireo_privileges::seccomp::Seccomp;
 use vireo_proto::launcher::{Fault, Panic};
 use vireo_vmconfig::RebootPolicy;
-use vireo_vmm::config::{Notice, Notices, VmConfig};
+use vireo_vmm::config::{Filesystem, Notice, Notices, VmConfig};
 use vireo_vmm::{BuildError, Controls, Exit, Running, Vm};
 
 use super::guest::PVPANIC;
-use super::{End, Event, Guest, Hypervisor, Starting, guest};
+use super::{End, Event, Guest, Hypervisor, Starting, guest, virtiofs};
 use crate::console::{Output, Port};
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::HostResources;
@@ -65,7 +67,9 @@ async fn start_vm(
     }
     let (owner, end) = guest();
     let pinning = host.pinning.take();
-    let config = plan::vm_config(&launch, host)?.with_notices(notice_sender(end.events.clone()));
+    let mut servers = virtiofs::start(&virtiofs::PROGRAMS.map(Path::new), &launch)?;
+    let filesystems = connect(&launch, &mut servers).await?;
+    let config = plan::vm_config(&launch, host, filesystems)?.with_notices(notice_sender(end.events.clone()));
     let display = display::open(&launch)?;
     let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
     let (slots, released) = hotplug::slots();
@@ -90,6 +94,7 @@ async fn start_vm(
         stalls,
         links: config.links(),
         dumping: None,
+        servers,
     };
     let volumes = hotplug::Volumes::new(&launch, slots, media, end.events.clone(), stalling, growths.clone());
     let pin = move |kind| {
@@ -113,6 +118,27 @@ async fn start_vm(
     tokio::spawn(serial_input::forward(port.input, controls));
     tokio::spawn(stats::serve(end.stats_requests, counters, balloon));
     Ok(owner)
+}
+
+/// How long a server that closed its connection gets to end.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connects to the servers of the VM's file systems. One that has ended says why.
+async fn connect(launch: &Arc<Launch>, servers: &mut [virtiofs::Server]) -> Result<Vec<Filesystem>, Fault> {
+    if servers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let connecting = launch.clone();
+    let connected = tokio::task::spawn_blocking(move || virtiofs::connect(&connecting)).await;
+    let fault = match connected {
+        Ok(Ok(filesystems)) => return Ok(filesystems),
+        Ok(Err(fault)) => fault,
+        Err(error) => fault(Code::Internal, format!("connecting to file systems broke off: {error}")),
+    };
+    match tokio::time::timeout(END_TIMEOUT, virtiofs::ended(servers)).await {
+        Ok(reason) => Err(fault_at(fault.code(), &fault.field, reason)),
+        Err(_) => Err(fault),
+    }
 }
 
 /// Turns notices of the monitor into events.
@@ -164,6 +190,10 @@ impl VmThread {
         let end = loop {
             let exit = self.desired.applied(vm.wait());
             self.current.send_replace(None);
+            // A guest that had ended by itself before that was noticed has done so.
+            if let (Exit::Killed, Some(reason)) = (&exit, self.desired.failure()) {
+                break End::Failed(fault(Code::Hypervisor, reason));
+            }
             if let Some(end) = end_of(exit, self.launch.reboot) {
                 break end;
             }

@@ -7,7 +7,6 @@
 
 mod args;
 mod blockdev;
-mod child;
 mod command_line;
 mod device;
 mod event_loop;
@@ -38,7 +37,7 @@ pub use process::find_binary;
 
 use self::event_loop::Beside;
 use super::growth::GrowingImages;
-use super::{Guest, Hypervisor, Starting};
+use super::{Guest, Hypervisor, Starting, virtiofs as servers};
 use crate::console::Port;
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::{HostFirmware, HostResources};
@@ -70,7 +69,7 @@ impl Qemu {
             Some(HostFirmware::Files(..)) | None => None,
         };
         let (tpm, socket) = tpm::start(Path::new(tpm::PROGRAM), launch, host.tpm_state.take())?.unzip();
-        let filesystems = virtiofs::start(&virtiofs::PROGRAMS.map(Path::new), launch)?;
+        let filesystems = servers::start(&servers::PROGRAMS.map(Path::new), launch)?;
         let inherited_fds = process::InheritedFds::new(launch, &host, socket)?;
         let resources = command_line::Resources {
             kvm: self.kvm,

@@ -96,6 +96,7 @@ pub(super) const ALLOWED: &[Line] = &[
     allow(S::io_uring_setup, Monitor, "disks: the ring is made by the thread of the disk"),
     allow(S::io_uring_register, Monitor, "files and restrictions of a ring, before it is enabled"),
     allow(S::io_uring_enter, Monitor, "disks"),
+    allow(S::memfd_create, Others, "RAM that is shared with the process of a file system, made again after a reset"),
     allow(S::pipe2, Server, "descriptors of the runtime"),
     // Files by name.
     when(S::openat, &[READ_ONLY], Server, "the process's own statistics in /proc; nothing is written or made by name"),
@@ -117,11 +118,11 @@ pub(super) const ALLOWED: &[Line] = &[
     allow(S::getegid, Server, "who connects"),
     allow(S::uname, Server, "DNS"),
     allow(S::sysinfo, Server, "statistics"),
-    // QEMU and the TPM, which run before the filter is set.
-    allow(S::wait4, Driver, "their ends"),
-    allow(S::waitid, Driver, "their ends"),
-    allow(S::kill, Driver, "their ends, in the launcher's own process ID namespace"),
-    allow(S::pidfd_send_signal, Driver, "their ends"),
+    // QEMU, the TPM and those that share file systems, which run before the filter is set.
+    allow(S::wait4, Server, "their ends"),
+    allow(S::waitid, Server, "their ends"),
+    allow(S::kill, Server, "their ends, in the launcher's own process ID namespace"),
+    allow(S::pidfd_send_signal, Server, "their ends"),
     // Sockets.
     when(S::socket, &[exactly(0, libc::AF_UNIX as u32)], Server, "sockets of the launcher"),
     when(S::socket, &[exactly(0, libc::AF_INET as u32), SOCKET_STREAM], Server, "probes of the guest"),

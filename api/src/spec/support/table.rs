@@ -76,8 +76,8 @@ sections! {
         NoEffect "domain.devices.disks[].tag", "config drives have no tags of devices";
     }
     "Filesystems" {
-        Qemu "domain.devices.filesystems[].name", "of `configMap`, `secret`, `serviceAccount` and `downwardAPI`; in clusters of claims, too";
-        Qemu "domain.devices.filesystems[].virtiofs", "by `virtiofsd`, which the node needs";
+        Both "domain.devices.filesystems[].name", "of `configMap`, `secret`, `serviceAccount` and `downwardAPI`; in clusters of claims, too";
+        Both "domain.devices.filesystems[].virtiofs", "by `virtiofsd`, which the node needs";
     }
     "GPUs and host devices" {
         Refused "domain.devices.gpus[].claimName", "devices are not allocated by DRA";

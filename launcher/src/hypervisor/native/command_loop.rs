@@ -10,7 +10,7 @@ use vireo_vmm::state::SaveError;
 use super::desired::DesiredState;
 use super::stall::{StallChange, Stalls};
 use crate::fault::chain;
-use crate::hypervisor::{Event, VmCommand};
+use crate::hypervisor::{Event, VmCommand, virtiofs};
 
 /// Executes the commands for a VM.
 pub(super) struct CommandLoop {
@@ -23,6 +23,8 @@ pub(super) struct CommandLoop {
     pub(super) links: Vec<Arc<Link>>,
     /// Writes the VM's memory to a file.
     pub(super) dumping: Option<JoinHandle<Result<(), SaveError>>>,
+    /// Of its file systems; they end with it.
+    pub(super) servers: Vec<virtiofs::Server>,
 }
 
 impl CommandLoop {
@@ -49,6 +51,11 @@ impl CommandLoop {
                     }
                     Some(command) => self.execute(command).await,
                 },
+                reason = virtiofs::ended(&mut self.servers), if !killed => {
+                    killed = true;
+                    self.desired.fail(reason);
+                    self.apply(Controls::kill);
+                }
                 Some(change) = failures.recv(), if !killed => self.disk_failed(change).await,
                 Some(file) = dumps.recv(), if self.dumping.is_none() => self.dumping = self.dump(file),
                 written = finished(&mut self.dumping) => {

@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use tracing::info;
@@ -13,11 +13,13 @@ pub(super) struct DesiredState {
     paused: AtomicBool,
     /// Until when a power-off is a reboot.
     soft_reboot: Mutex<Option<Instant>>,
+    /// Why it cannot go on.
+    failure: OnceLock<String>,
 }
 
 impl DesiredState {
     pub(super) fn new(paused: bool) -> Self {
-        Self { paused: AtomicBool::new(paused), soft_reboot: Mutex::default() }
+        Self { paused: AtomicBool::new(paused), soft_reboot: Mutex::default(), failure: OnceLock::new() }
     }
 
     /// Whether vCPUs are paused.
@@ -27,6 +29,17 @@ impl DesiredState {
 
     pub(super) fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::SeqCst);
+    }
+
+    /// Something is lost that it cannot do without. The first such reason counts.
+    pub(super) fn fail(&self, reason: String) {
+        // There is one already.
+        let _ = self.failure.set(reason);
+    }
+
+    /// Why it was killed, if that was not wanted.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
     }
 
     fn soft_reboot(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -9,10 +9,9 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
 use vireo_proto::launcher::{DiskFailure, Fault};
 
-use super::child::ChildProcess;
 use super::command_line::AGENT;
 use super::device::nic_id;
-use super::exit::{ExitReason, describe_status, with_stderr};
+use super::exit::ExitReason;
 use super::hotplug::{self, Hotplug, QmpCommand};
 use super::process::Process;
 use super::qmp::{self, DiskAction, Event as QmpEvent, Message, SET_LINK};
@@ -20,10 +19,11 @@ use super::soft_reboot::{Action, SoftReboot};
 use super::stall::{self, Stall};
 use super::stats::{self, Next, StatsQuery};
 use super::tpm::{self, Tpm};
-use super::virtiofs;
 use super::writer::Writer;
 use crate::fault::{Code, fault};
+use crate::hypervisor::child::{ChildProcess, describe_status, with_stderr};
 use crate::hypervisor::growth::{self, GrowingImages};
+use crate::hypervisor::virtiofs;
 use crate::hypervisor::{Event, Guest, GuestEnd, StatsReply, VmCommand, guest};
 use crate::launch::Launch;
 

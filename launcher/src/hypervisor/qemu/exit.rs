@@ -7,6 +7,7 @@ use vireo_proto::launcher::Panic;
 use super::qmp::Event;
 use crate::fault::{Code, fault};
 use crate::hypervisor::End;
+use crate::hypervisor::child::{describe_status, with_stderr};
 use crate::hypervisor::guest::PVPANIC;
 
 /// What is known about how QEMU came to its end.
@@ -86,23 +87,6 @@ fn panic(info: &str) -> Panic {
 
 fn failed(what: &str, stderr: &str) -> End {
     End::Failed(fault(Code::Hypervisor, with_stderr(what, stderr)))
-}
-
-/// `what`, followed by QEMU's stderr.
-pub(super) fn with_stderr(what: &str, stderr: &str) -> String {
-    match stderr.trim() {
-        "" => what.to_owned(),
-        text => format!("{what}: {}", text.replace('\n', "; ")),
-    }
-}
-
-/// How a process went, for people.
-pub(super) fn describe_status(status: Option<ExitStatus>) -> String {
-    match status.map(|status| (status.code(), status.signal())) {
-        Some((_, Some(signal))) => format!("was killed by signal {signal}"),
-        Some((Some(code), None)) => format!("exited with code {code}"),
-        Some((None, None)) | None => "is gone".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use vireo_proto::launcher::Fault;
 use vireo_vmm::FirmwareLogScanner;
 
 use super::blockdev::{Blocks, DiskFds, ImageFd};
-use super::child::ChildProcess;
 use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::HostResources;
+use crate::hypervisor::child::ChildProcess;
 use crate::launch::Launch;
 use vireo_vmconfig::{AcpiTable, CacheMode};
 

@@ -18,10 +18,10 @@ use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{DeviceRequest, ExtraDevice};
 
 use self::state::KeptState;
-use super::child::ChildProcess;
 use super::event_loop::EXIT_TIMEOUT;
 use super::process::find_binary;
 use crate::fault::{Code, fault_at};
+use crate::hypervisor::child::ChildProcess;
 use crate::launch::Launch;
 
 /// The program, and the Debian package that brings it.

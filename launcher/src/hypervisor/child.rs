@@ -1,8 +1,9 @@
-//! A process that belongs to a VM: QEMU, or one beside it.
+//! A process that belongs to a VM: QEMU, or one beside the hypervisor.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -12,8 +13,6 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
-
-use super::exit::{describe_status, with_stderr};
 
 /// How much of its stderr a fault carries.
 const STDERR_TAIL: usize = 4096;
@@ -132,4 +131,21 @@ async fn tail(pipe: ChildStderr, program: &'static str) -> String {
         }
     }
     String::from_utf8_lossy(last.make_contiguous()).into_owned()
+}
+
+/// `what`, followed by a program's stderr.
+pub(super) fn with_stderr(what: &str, stderr: &str) -> String {
+    match stderr.trim() {
+        "" => what.to_owned(),
+        text => format!("{what}: {}", text.replace('\n', "; ")),
+    }
+}
+
+/// How a process went, for people.
+pub(super) fn describe_status(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((_, Some(signal))) => format!("was killed by signal {signal}"),
+        Some((Some(code), None)) => format!("exited with code {code}"),
+        Some((None, None)) | None => "is gone".to_owned(),
+    }
 }
