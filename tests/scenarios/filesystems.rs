@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use vireo_tests::HostError;
+use vireo_tests::guest::Guest;
+use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
 use crate::scenarios::node::manifest;
@@ -10,6 +11,9 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 /// A guest under emulation.
 const BOOT: Duration = Duration::from_secs(240);
+
+/// Where Debian has it.
+const VIRTIOFSD: &str = "/usr/libexec/virtiofsd";
 
 const OBJECTS: &str = "\
 apiVersion: v1
@@ -28,15 +32,43 @@ stringData: {password: hunter2}
 fn a_guest_shares_file_systems_on_qemu_here() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.deadline(BOOT).here()?;
-    let standalone = Standalone::start(&host)?;
+    are_shared(&host, "qemu")
+}
+
+#[test]
+fn nested_a_guest_shares_file_systems_on_native() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    scenario::run(
+        "virtio-fs under vireo",
+        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").file(VIRTIOFSD)),
+        |host, monitor| {
+            host.shell(&format!("install -D {} {VIRTIOFSD}", host.input("virtiofsd"))).run()?.ok();
+            are_shared(host, monitor.hypervisor())
+        },
+    );
+}
+
+fn are_shared(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+    let standalone = Standalone::start_on(host, hypervisor)?;
     let devices = "      rng: {}\n      filesystems:\n      - {name: config, virtiofs: {}}\n      \
                    - {name: secret, virtiofs: {}}\n      - {name: pod, virtiofs: {}}\n";
     let volumes = "  - {name: config, configMap: {name: settings}}\n  - {name: secret, secret: {secretName: keys}}\n  \
                    - {name: pod, downwardAPI: {fields: [{path: in/name, fieldRef: {fieldPath: metadata.namespace}}]}}\n";
-    let vmi = manifest(&host, "one").replace("      rng: {}\n", devices) + volumes;
+    let vmi = manifest(host, "one").replace("      rng: {}\n", devices) + volumes;
     standalone.kubectl("apply -f -", Some(&format!("{OBJECTS}{vmi}")))?.ok();
     let mut guest = standalone.console("one")?;
-    guest.ready()?;
+    let first = guest.ready()?;
+    standalone.runs_on("one", hypervisor)?;
+    mounts(&mut guest)?;
+    // The processes stay, and the next kernel begins with them anew.
+    guest.send("reboot -f")?;
+    let second = guest.ready()?;
+    assert_ne!(first.boot_id, second.boot_id, "it did not reboot");
+    mounts(&mut guest)?;
+    a_lost_process_ends_it(&standalone)
+}
+
+fn mounts(guest: &mut Guest<'_>) -> Result<(), HostError> {
     for (line, expected) in [
         (
             "mkdir /c /s /p; for of in config:/c secret:/s pod:/p; do mount -t virtiofs ${of%:*} ${of#*:}; done; ls -1 /c",
@@ -53,7 +85,11 @@ fn a_guest_shares_file_systems_on_qemu_here() -> Result<(), HostError> {
     ] {
         assert_eq!(guest.run(line, SOON)?.trim(), expected.trim(), "{line}");
     }
-    // One of its processes is lost: the reason is in the status.
+    Ok(())
+}
+
+/// One of its processes is lost: the reason is in the status.
+fn a_lost_process_ends_it(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let uid = standalone.uid("one")?;
     let line = format!(
         "for pid in $(pidof virtiofsd); do if grep -q {uid} /proc/$pid/cgroup /proc/$pid/cmdline; then echo $pid; fi; done"
