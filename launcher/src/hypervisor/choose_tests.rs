@@ -27,6 +27,21 @@ fn cpu(model: CpuModel, features: Vec<CpuFeature>) -> Cpu {
 }
 
 #[test]
+fn file_systems_are_shared_by_the_monitor_as_far_as_there_are_slots() {
+    let filesystem = |number: usize| crate::launch::Filesystem {
+        name: format!("fs{number}"),
+        field: format!("filesystems[{number}]"),
+        directory: "/shared".into(),
+        read_only: true,
+    };
+    for (count, kind) in [(1, Kind::Native), (16, Kind::Native), (VmConfig::DEVICE_SLOTS, Kind::Qemu)] {
+        let launch = Launch { filesystems: (0..count).map(filesystem).collect(), ..sample::kernel_boot() };
+        let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+        assert_eq!(choice.kind, kind, "{count}: {}", choice.reason);
+    }
+}
+
+#[test]
 fn the_host_decides_for_a_vm_both_can_run() {
     let software = || KvmState::SoftwareOnly(SOFTWARE.to_owned());
     let unusable = || KvmState::Unusable(NO_KVM.to_owned());
