@@ -281,7 +281,7 @@ impl Reconcile for Controller {
                 self.recorder.publish(regarding, reason, why.clone()).await;
             }
         }
-        let mut requeue = None;
+        let mut requeue = decision.again;
         for step in &decision.steps {
             match step {
                 Step::CreatePod(node) => {

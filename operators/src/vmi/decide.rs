@@ -1,6 +1,7 @@
 //! What to do next about an instance and its launcher Pods: a pure function of what is observed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
@@ -25,6 +26,9 @@ const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
 
 /// The reason of an instance whose Pod cannot be created; KubeVirt's.
 const NO_POD: &str = "FailedCreate";
+
+/// How long a Pod may take until it runs without a write that says so: most need less.
+const PREPARATION: Duration = Duration::from_secs(10);
 
 /// What is observed of an instance.
 #[derive(Debug, Clone, Copy)]
@@ -77,13 +81,20 @@ pub struct Decision {
     pub unschedulable: Option<String>,
     /// Why it has failed with its node, where that is new.
     pub unresponsive: Option<String>,
+    /// When to decide again though nothing changes.
+    pub again: Option<Duration>,
 }
 
 /// Decides about an instance.
 pub fn decide(observed: &Observed<'_>) -> Decision {
     let vmi = observed.vmi;
-    let mut decision =
-        Decision { status: vmi.status.clone(), steps: Vec::new(), unschedulable: None, unresponsive: None };
+    let mut decision = Decision {
+        status: vmi.status.clone(),
+        steps: Vec::new(),
+        unschedulable: None,
+        unresponsive: None,
+        again: None,
+    };
     let is_deleted = vmi.metadata.deletion_timestamp.is_some();
     let node = node(vmi);
     // Where its Pod is gone, it is still known that there was one. The node agent notes the first one with its first
@@ -253,17 +264,28 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     let unbound = pod.unbound();
     report_unbound(unbound, observed, decision);
     let status = &mut decision.status;
-    // One that goes to its node at once needs no write of its own for that.
-    if unbound.is_some() || failure.is_some() {
-        "Scheduling".clone_into(&mut status.phase);
-    }
     let is_ready = match observed.launcher.started_by {
         StartedBy::NodeAgent => true,
         StartedBy::Kubelet => pod.runs(COMPUTE),
     };
+    // One that goes to its node at once needs no write of its own for that. Others may wait there, for a volume of an object
+    // that does not exist, for example.
+    let left = (!is_ready).then(|| preparation(pod, observed.now)).flatten();
+    if unbound.is_some() || failure.is_some() || left == Some(Duration::ZERO) {
+        "Scheduling".clone_into(&mut status.phase);
+    }
+    decision.again = left.filter(|left| !left.is_zero());
     if let Some(node) = pod.node().filter(|_| is_ready) {
         decision.steps.push(Step::HandOver(node.to_owned()));
     }
+}
+
+/// How much of [`PREPARATION`] a Pod has left; none where it is not known how old it is.
+fn preparation(pod: &LauncherPod, now: Timestamp) -> Option<Duration> {
+    let created: Timestamp = pod.metadata.creation_timestamp.as_deref()?.parse().ok()?;
+    // Clocks differ: one that is created later has all of it.
+    let age = Duration::try_from(now.duration_since(created)).unwrap_or_default();
+    Some(PREPARATION.saturating_sub(age))
 }
 
 /// Has the instance say why its Pod is not bound to a node, while it has one that is not.

@@ -85,6 +85,37 @@ fn a_kubelet_starts_the_launcher_before_the_hand_over() {
 }
 
 #[test]
+fn an_instance_whose_pod_does_not_run_for_long_is_scheduling() {
+    let new = vmi(json!({"name": "x"}), json!({}));
+    let container = json!({"name": "compute", "state": {"waiting": {"reason": "ContainerCreating"}}});
+    let mut pod = pod("1", "node1", json!({"containerStatuses": [container]}));
+    let after = |pod: &LauncherPod, seconds: i64, started_by: StartedBy| {
+        let launcher = launcher(started_by);
+        let now = Timestamp::from_second(seconds).unwrap();
+        let observed = Observed {
+            vmi: &new,
+            pods: &[pod],
+            consumers: &[],
+            failure: None,
+            wait: None,
+            launcher: &launcher,
+            is_node_unresponsive: false,
+            now,
+        };
+        let decision = decide(&observed);
+        (decision.status.phase, decision.again.map(|again| again.as_secs()))
+    };
+    assert_eq!(after(&pod, 100, StartedBy::Kubelet), (String::new(), None), "its age is not known");
+    pod.metadata.creation_timestamp = Some("1970-01-01T00:01:40Z".to_owned());
+    for (seconds, phase, again) in
+        [(90, "", Some(10)), (100, "", Some(10)), (107, "", Some(3)), (110, "Scheduling", None)]
+    {
+        assert_eq!(after(&pod, seconds, StartedBy::Kubelet), (phase.to_owned(), again), "{seconds}");
+    }
+    assert_eq!(after(&pod, 200, StartedBy::NodeAgent), (String::new(), None), "it is handed over");
+}
+
+#[test]
 fn why_a_pod_is_not_bound_is_said_once() {
     let condition = |message: &str| json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]});
     let mut waits = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
