@@ -165,7 +165,7 @@ async fn a_vmi_with_a_named_cpu_model_is_bound_where_it_can_run() {
 
 #[tokio::test]
 async fn what_is_bound_takes_room_until_it_ends() {
-    let allocatable = json!({"status": {"allocatable": {"memory": "512Mi", "cpu": "8"}}});
+    let allocatable = json!({"status": {"allocatable": {"memory": "400Mi", "cpu": "8"}}});
     let placed = Placed::new(allocatable).await;
     let large = || json!({"domain": {"memory": {"guest": "200Mi"}}});
     placed.create("first", large()).await;

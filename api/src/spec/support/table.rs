@@ -318,8 +318,8 @@ sections! {
         Both "volumes[].containerDisk.imagePullPolicy", "for images of registries";
         Both "volumes[].containerDisk.imagePullSecret", "for images of registries";
         Both "volumes[].containerDisk.path", "";
-        Qemu "volumes[].containerPath.path", "in clusters; of file systems";
-        Qemu "volumes[].containerPath.readOnly", "false is refused, as by KubeVirt";
+        Both "volumes[].containerPath.path", "in clusters; of file systems";
+        Both "volumes[].containerPath.readOnly", "false is refused, as by KubeVirt";
         Both "volumes[].dataVolume.hotpluggable", "8 at most on `native`, media of CD-ROM drives apart";
         Both "volumes[].dataVolume.name", "its claim";
         Both "volumes[].downwardAPI.fields[].fieldRef.apiVersion", "";
