@@ -9,6 +9,8 @@ use super::{STEP, Vireo};
 use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/cluster/demo.yaml");
+/// Of the guest's web server.
+const PORT: u16 = 8080;
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler";
 /// What tells one boot of a guest from another.
 pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
@@ -19,7 +21,10 @@ pub(super) const KEEP: &str = "echo kept >/tmp/kept";
 /// from inside.
 pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a guest starts");
+    let ports = "        ports:\n";
     let manifest = logged().replace("autoattachGraphicsDevice: false", "autoattachGraphicsDevice: true");
+    let manifest = manifest.replace(ports, &format!("{ports}        - port: {PORT}\n"));
+    assert!(manifest.contains(&format!("port: {PORT}")), "{manifest}");
     vireo.feed("apply -f -", &manifest);
     vireo.phase("demo", "Running")?;
     vireo.step("it runs");
@@ -145,12 +150,14 @@ fn is_seen(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// A port, through the API server: the only one that the manifest opens. The request ends before the answer comes.
+/// A port, through the API server. The request ends before the answer comes.
 fn serves_a_page(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
-    guest.run("mkdir -p /run/www && hostname >/run/www/index.html && httpd -h /run/www -p 22")?;
+    guest
+        .run(&format!("mkdir -p /run/www && hostname >/run/www/index.html && httpd -h /run/www -p {PORT}"))?;
     let virtctl = vireo.host.input("virtctl");
-    let request =
-        format!("printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vmi/demo 22");
+    let request = format!(
+        "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vmi/demo {PORT}"
+    );
     let page = vireo.on_node(&request)?;
     assert!(page.contains("200 OK") && page.ends_with("demo\n"), "{page}");
     Ok(())
