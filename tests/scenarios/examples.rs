@@ -16,7 +16,7 @@ use crate::scenarios::standalone::Standalone;
 /// Several guests start at a time, under emulation.
 const BOOT: Duration = Duration::from_secs(400);
 /// All examples on a busy host.
-const ALL: Duration = Duration::from_secs(580);
+const ALL: Duration = Duration::from_secs(900);
 /// What the examples call the directory of `hack/images`, and where one keeps its data.
 pub(crate) const IMAGES: &str = "/var/lib/images";
 const DATA: &str = "/var/lib/vireo-data";
