@@ -1,7 +1,7 @@
 //! vhost: the kernel moves the queues of a NIC, or of a socket device (linux/vhost.h).
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
@@ -120,6 +120,32 @@ pub fn set_guest_cid(device: &OwnedFd, cid: u32) -> io::Result<()> {
     check(unsafe { ioctl_with_ref(device, VSOCK_SET_GUEST_CID(), &cid) })
 }
 
+/// What moves the rings of a device: the kernel ([`Vhost`]) or another process ([`VhostUser`](super::vhost_user::VhostUser)).
+pub(crate) trait HostRings: Send {
+    /// What it can do of these features.
+    fn features(&self, wanted: u64) -> u64;
+
+    /// Of what the driver accepted, what concerns it. While no ring is served.
+    ///
+    /// # Errors
+    /// As all that follow: those of the system calls, and of the process.
+    fn set_features(&self, features: u64) -> io::Result<()>;
+
+    /// Where RAM is. Whoever calls this keeps RAM mapped until the rings are stopped: later accesses fail.
+    fn set_memory(&self, memory: &GuestMemory) -> io::Result<()>;
+
+    /// Lays out ring `index`, which is not served. A process serves it from then on.
+    fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()>;
+
+    /// The position of ring `index`, which is served no longer.
+    fn position(&self, index: u32) -> io::Result<u16>;
+
+    /// Readable when nothing moves the rings any more. Only polled.
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
 /// An open device of this process.
 pub(crate) struct Vhost {
     device: OwnedFd,
@@ -144,21 +170,46 @@ impl Vhost {
         Ok(Self { device, features })
     }
 
-    /// What the kernel can do of these.
-    pub(crate) fn features(&self, wanted: u64) -> u64 {
+    /// Serves ring `index` with the queue of a tap, or no longer: then nothing of the ring is in use when this returns.
+    pub(crate) fn set_tap(&self, index: u32, tap: Option<&dyn AsRawFd>) -> io::Result<()> {
+        self.set_file(NET_SET_BACKEND(), index, tap)
+    }
+
+    /// Serves the rings of a socket device, or no longer: then nothing of them is in use when this returns.
+    pub(crate) fn set_vsock_running(&self, runs: bool) -> io::Result<()> {
+        let runs = libc::c_int::from(runs);
+        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
+        // SAFETY: VHOST_VSOCK_SET_RUNNING reads one int.
+        check(unsafe { ioctl_with_ref(&self.device, VSOCK_SET_RUNNING(), &runs) })
+    }
+
+    fn set_state(&self, request: libc::c_ulong, index: u32, value: u16) -> io::Result<()> {
+        let state = RingState { index, value: value.into() };
+        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
+        // SAFETY: the callers' requests read one `vhost_vring_state`.
+        check(unsafe { ioctl_with_ref(&self.device, request, &state) })
+    }
+
+    fn set_file(&self, request: libc::c_ulong, index: u32, fd: Option<&dyn AsRawFd>) -> io::Result<()> {
+        let file = RingFile { index, fd: fd.map_or(-1, AsRawFd::as_raw_fd) };
+        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
+        // SAFETY: the callers' requests read one `vhost_vring_file`; the kernel takes its own reference of the file.
+        check(unsafe { ioctl_with_ref(&self.device, request, &file) })
+    }
+}
+
+impl HostRings for Vhost {
+    fn features(&self, wanted: u64) -> u64 {
         self.features & wanted
     }
 
-    /// Of what the driver accepted, what concerns the kernel. While no ring is served.
-    pub(crate) fn set_features(&self, features: u64) -> io::Result<()> {
+    fn set_features(&self, features: u64) -> io::Result<()> {
         #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
         // SAFETY: VHOST_SET_FEATURES reads one u64.
         check(unsafe { ioctl_with_ref(&self.device, SET_FEATURES(), &features) })
     }
 
-    /// Where RAM is. The kernel checks accesses against it. Whoever calls this keeps RAM mapped until the rings are stopped:
-    /// later accesses fail.
-    pub(crate) fn set_memory(&self, memory: &GuestMemory) -> io::Result<()> {
+    fn set_memory(&self, memory: &GuestMemory) -> io::Result<()> {
         let mut table = MemoryTable::default();
         for (region, slot) in memory.iter().zip(&mut table.regions) {
             let host = memory.get_host_address(region.start_addr()).map_err(io::Error::other)?;
@@ -174,8 +225,7 @@ impl Vhost {
         check(unsafe { ioctl_with_ref(&self.device, SET_MEM_TABLE(), &table) })
     }
 
-    /// Lays out ring `index`, which is not served: 0 receives, 1 transmits.
-    pub(crate) fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()> {
+    fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()> {
         self.set_state(SET_VRING_NUM(), index, ring.size)?;
         self.set_state(SET_VRING_BASE(), index, ring.position)?;
         let addresses = RingAddresses {
@@ -194,40 +244,12 @@ impl Vhost {
         self.set_file(SET_VRING_KICK(), index, Some(fds.kick))
     }
 
-    /// Serves ring `index` with the queue of a tap, or no longer: then nothing of the ring is in use when this returns.
-    pub(crate) fn set_tap(&self, index: u32, tap: Option<&dyn AsRawFd>) -> io::Result<()> {
-        self.set_file(NET_SET_BACKEND(), index, tap)
-    }
-
-    /// Serves the rings of a socket device, or no longer: then nothing of them is in use when this returns.
-    pub(crate) fn set_vsock_running(&self, runs: bool) -> io::Result<()> {
-        let runs = libc::c_int::from(runs);
-        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
-        // SAFETY: VHOST_VSOCK_SET_RUNNING reads one int.
-        check(unsafe { ioctl_with_ref(&self.device, VSOCK_SET_RUNNING(), &runs) })
-    }
-
-    /// The position of a ring that is served no longer.
-    pub(crate) fn position(&self, index: u32) -> io::Result<u16> {
+    fn position(&self, index: u32) -> io::Result<u16> {
         let mut state = RingState { index, value: 0 };
         #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
         // SAFETY: VHOST_GET_VRING_BASE reads and writes one `vhost_vring_state`.
         check(unsafe { ioctl_with_mut_ref(&self.device, GET_VRING_BASE(), &mut state) })?;
         u16::try_from(state.value).map_err(io::Error::other)
-    }
-
-    fn set_state(&self, request: libc::c_ulong, index: u32, value: u16) -> io::Result<()> {
-        let state = RingState { index, value: value.into() };
-        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
-        // SAFETY: the callers' requests read one `vhost_vring_state`.
-        check(unsafe { ioctl_with_ref(&self.device, request, &state) })
-    }
-
-    fn set_file(&self, request: libc::c_ulong, index: u32, fd: Option<&dyn AsRawFd>) -> io::Result<()> {
-        let file = RingFile { index, fd: fd.map_or(-1, AsRawFd::as_raw_fd) };
-        #[expect(unsafe_code, reason = "no safe wrapper of vhost")]
-        // SAFETY: the callers' requests read one `vhost_vring_file`; the kernel takes its own reference of the file.
-        check(unsafe { ioctl_with_ref(&self.device, request, &file) })
     }
 }
 

@@ -21,12 +21,12 @@ use vhost::{Error, VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData
 use vm_memory::GuestMemoryBackend as _;
 use vmm_sys_util::eventfd::EventFd;
 
-use super::vhost::{Ring, RingFds};
+use super::vhost::{HostRings, Ring, RingFds};
 use crate::memory::GuestMemory;
 
 /// How long a back end has for each answer. It completes the requests of a ring before it answers that the ring is stopped.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The stack of the thread that waits for the end of [`PATIENCE`].
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The stack of the thread that waits for the end of [`ANSWER_TIMEOUT`].
 const STACK: usize = 64 << 10;
 
 const WANTED: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
@@ -45,9 +45,9 @@ pub(crate) struct VhostUser {
 /// The socket, to wait for its end and to close it.
 struct Connection {
     socket: UnixStream,
-    patience: Duration,
+    timeout: Duration,
     /// The back end was given up.
-    overdue: AtomicBool,
+    timed_out: AtomicBool,
 }
 
 impl VhostUser {
@@ -56,17 +56,17 @@ impl VhostUser {
     /// # Errors
     /// When it does not answer, or lacks something.
     pub(crate) fn new(socket: UnixStream, queues: usize) -> io::Result<Self> {
-        Self::patient(socket, queues, PATIENCE)
+        Self::with_timeout(socket, queues, ANSWER_TIMEOUT)
     }
 
-    /// As [`Self::new`], with so much time for each answer.
-    pub(crate) fn patient(socket: UnixStream, queues: usize, patience: Duration) -> io::Result<Self> {
+    /// As [`Self::new`], with this timeout for each answer.
+    pub(crate) fn with_timeout(socket: UnixStream, queues: usize, timeout: Duration) -> io::Result<Self> {
         let queues = u64::try_from(queues).unwrap_or(u64::MAX);
         socket.set_nonblocking(false)?;
         let connection =
-            Connection { socket: socket.try_clone()?, patience, overdue: AtomicBool::new(false) };
+            Connection { socket: socket.try_clone()?, timeout, timed_out: AtomicBool::new(false) };
         let mut frontend = Frontend::from_stream(socket, queues);
-        let (features, protocol) = connection.ask(|| {
+        let (features, protocol) = connection.exchange(|| {
             frontend.set_owner()?;
             let features = frontend.get_features()?;
             let protocol = frontend.get_protocol_features()? & WANTED;
@@ -82,26 +82,33 @@ impl VhostUser {
         Ok(Self { frontend, connection: Arc::new(connection), features, protocol })
     }
 
-    /// What the back end can do of these.
-    pub(crate) fn features(&self, wanted: u64) -> u64 {
+    /// Has the back end forget what the driver set up, where it can.
+    pub(crate) fn reset(&self) -> io::Result<()> {
+        if !self.protocol.contains(VhostUserProtocolFeatures::RESET_DEVICE) {
+            return Ok(());
+        }
+        let mut frontend = self.frontend.clone();
+        self.connection.exchange(|| frontend.reset_device())
+    }
+}
+
+impl HostRings for VhostUser {
+    fn features(&self, wanted: u64) -> u64 {
         self.features & wanted
     }
 
-    /// Of what the driver accepted, what concerns the back end. While no ring is served.
-    pub(crate) fn set_features(&self, features: u64) -> io::Result<()> {
+    fn set_features(&self, features: u64) -> io::Result<()> {
         let features = features | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-        self.connection.ask(|| self.frontend.set_features(features))
+        self.connection.exchange(|| self.frontend.set_features(features))
     }
 
-    /// Has the back end map RAM, which is made of files.
-    pub(crate) fn set_memory(&self, memory: &GuestMemory) -> io::Result<()> {
+    fn set_memory(&self, memory: &GuestMemory) -> io::Result<()> {
         let regions = memory.iter().map(VhostUserMemoryRegionInfo::from_guest_region);
         let regions = regions.collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
-        self.connection.ask(|| self.frontend.set_mem_table(&regions)).map(drop)
+        self.connection.exchange(|| self.frontend.set_mem_table(&regions)).map(drop)
     }
 
-    /// Lays out ring `index`, and has it served.
-    pub(crate) fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()> {
+    fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()> {
         let index = usize::try_from(index).map_err(io::Error::other)?;
         let host = |at: usize| u64::try_from(at).unwrap_or(u64::MAX);
         let layout = VringConfigData {
@@ -115,7 +122,7 @@ impl VhostUser {
         };
         let (kick, call, error) = (event(fds.kick)?, event(fds.call)?, event(fds.error)?);
         let mut frontend = self.frontend.clone();
-        self.connection.ask(|| {
+        self.connection.exchange(|| {
             frontend.set_vring_num(index, ring.size)?;
             frontend.set_vring_base(index, ring.position)?;
             frontend.set_vring_addr(index, &layout)?;
@@ -126,25 +133,14 @@ impl VhostUser {
         })
     }
 
-    /// Has a ring served no longer; its position.
-    pub(crate) fn position(&self, index: u32) -> io::Result<u16> {
+    fn position(&self, index: u32) -> io::Result<u16> {
         let index = usize::try_from(index).map_err(io::Error::other)?;
-        let position = self.connection.ask(|| self.frontend.get_vring_base(index))?;
+        let position = self.connection.exchange(|| self.frontend.get_vring_base(index))?;
         u16::try_from(position).map_err(io::Error::other)
     }
 
-    /// Has the back end forget what the driver set up, where it can.
-    pub(crate) fn reset(&self) -> io::Result<()> {
-        if !self.protocol.contains(VhostUserProtocolFeatures::RESET_DEVICE) {
-            return Ok(());
-        }
-        let mut frontend = self.frontend.clone();
-        self.connection.ask(|| frontend.reset_device())
-    }
-
-    /// Readable when the back end has closed it, or says what it was not asked.
-    pub(crate) fn connection(&self) -> BorrowedFd<'_> {
-        self.connection.socket.as_fd()
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.connection.socket.as_fd())
     }
 }
 
@@ -155,13 +151,13 @@ impl std::fmt::Debug for VhostUser {
 }
 
 impl Connection {
-    /// Asks the back end something, and gives it up when it has not answered in time: the front end's own calls wait for ever
+    /// Makes a request of the back end, and closes the connection when it has not answered in time: the front end's own calls wait for ever
     /// on a socket that is open, also where it has a timeout.
-    fn ask<T>(&self, question: impl FnOnce() -> Result<T, Error>) -> io::Result<T> {
+    fn exchange<T>(&self, request: impl FnOnce() -> Result<T, Error>) -> io::Result<T> {
         let (answered, waiting) = mpsc::sync_channel::<()>(0);
         let give_up = move || {
-            if waiting.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
-                self.overdue.store(true, Ordering::SeqCst);
+            if waiting.recv_timeout(self.timeout) == Err(RecvTimeoutError::Timeout) {
+                self.timed_out.store(true, Ordering::SeqCst);
                 // Fails where it is closed already.
                 let _ = self.socket.shutdown(Shutdown::Both);
             }
@@ -169,7 +165,7 @@ impl Connection {
         let answer = thread::scope(|scope| {
             let limit = thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK);
             limit.spawn_scoped(scope, give_up)?;
-            let answer = question();
+            let answer = request();
             drop(answered);
             Ok::<_, io::Error>(answer)
         })?;
@@ -177,8 +173,8 @@ impl Connection {
     }
 
     fn describe(&self, error: Error) -> io::Error {
-        if self.overdue.load(Ordering::SeqCst) {
-            let text = format!("the back end did not answer within {:?}", self.patience);
+        if self.timed_out.load(Ordering::SeqCst) {
+            let text = format!("the back end did not answer within {:?}", self.timeout);
             return io::Error::new(io::ErrorKind::TimedOut, text);
         }
         match error {
@@ -200,6 +196,6 @@ fn event(fd: &dyn AsRawFd) -> io::Result<EventFd> {
     let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
     let own = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
     #[expect(unsafe_code, reason = "an EventFd is made of nothing else")]
-    // SAFETY: the descriptor was made above, and is nobody else's.
+    // SAFETY: the descriptor was made above, and has no other owner.
     Ok(unsafe { EventFd::from_raw_fd(own.into_raw_fd()) })
 }

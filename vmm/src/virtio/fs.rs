@@ -4,11 +4,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::offloaded_rings::{Backend, HostRings, OffloadedRings, RING_FEATURES};
+use super::offloaded_rings::{Backend, OffloadedRings, RING_FEATURES};
 use super::{Device, DeviceInfo, DeviceState, Lane, Queues, RingError};
 use crate::config::Filesystem as FilesystemConfig;
-use crate::memory::GuestMemory;
-use crate::sys::vhost::{Ring, RingFds};
+use crate::sys::vhost::HostRings as _;
 use crate::sys::vhost_user::VhostUser;
 
 /// Section 5.
@@ -38,32 +37,6 @@ impl Backend<VhostUser> for Process {
 
     fn release(&self, _vhost: &VhostUser) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl HostRings for VhostUser {
-    fn features(&self, wanted: u64) -> u64 {
-        self.features(wanted)
-    }
-
-    fn set_features(&self, features: u64) -> io::Result<()> {
-        self.set_features(features)
-    }
-
-    fn set_memory(&self, memory: &GuestMemory) -> io::Result<()> {
-        self.set_memory(memory)
-    }
-
-    fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()> {
-        self.set_ring(index, ring, fds)
-    }
-
-    fn position(&self, index: u32) -> io::Result<u16> {
-        self.position(index)
-    }
-
-    fn connection(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.connection())
     }
 }
 

@@ -18,7 +18,8 @@ const SOON: Duration = Duration::from_millis(300);
 
 fn guest(answers: Answers) -> (Guest, BackEnd) {
     let (backend, socket) = BackEnd::start(answers);
-    let config = FilesystemConfig::connected("config", VhostUser::patient(socket, QUEUES, SOON).unwrap());
+    let config =
+        FilesystemConfig::connected("config", VhostUser::with_timeout(socket, QUEUES, SOON).unwrap());
     let memory = memory::create_shared(MemorySize::from_bytes(MEMORY).unwrap(), None).unwrap();
     (Guest::in_memory(Box::new(Filesystem::new(&config).unwrap()), memory), backend)
 }

@@ -10,8 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::notifier::Notifier;
 use super::{Queues, RingError};
-use crate::memory::GuestMemory;
-use crate::sys::vhost::{Ring, RingFds, Vhost};
+use crate::sys::vhost::{HostRings, RingFds};
 
 /// Features of rings that the kernel has to know: indirect descriptors, EVENT_IDX, and version 1 of the specification.
 pub(super) const RING_FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 32;
@@ -22,42 +21,6 @@ const ERROR: u64 = 1;
 const CONNECTION: u64 = 2;
 /// And the ring's number: an interrupt that goes by the line.
 const CALL: u64 = 3;
-
-/// What everything does that moves rings. See [`Vhost`].
-pub(super) trait HostRings: Send {
-    fn features(&self, wanted: u64) -> u64;
-    fn set_features(&self, features: u64) -> io::Result<()>;
-    fn set_memory(&self, memory: &GuestMemory) -> io::Result<()>;
-    fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()>;
-    fn position(&self, index: u32) -> io::Result<u16>;
-
-    /// Readable when nothing moves the rings any more; read by nobody here.
-    fn connection(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl HostRings for Vhost {
-    fn features(&self, wanted: u64) -> u64 {
-        self.features(wanted)
-    }
-
-    fn set_features(&self, features: u64) -> io::Result<()> {
-        self.set_features(features)
-    }
-
-    fn set_memory(&self, memory: &GuestMemory) -> io::Result<()> {
-        self.set_memory(memory)
-    }
-
-    fn set_ring(&self, index: u32, ring: Ring, fds: &RingFds<'_>) -> io::Result<()> {
-        self.set_ring(index, ring, fds)
-    }
-
-    fn position(&self, index: u32) -> io::Result<u16> {
-        self.position(index)
-    }
-}
 
 /// What a device does to have its rings served, and no longer.
 pub(super) trait Backend<V> {

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::offloaded_rings::{Backend, HostRings, OffloadedRings, RING_FEATURES};
+use super::offloaded_rings::{Backend, OffloadedRings, RING_FEATURES};
 use super::{Device, DeviceInfo, DeviceState, Lane, Queues, RingError};
 use crate::config::Vsock as VsockConfig;
-use crate::sys::vhost::Vhost;
+use crate::sys::vhost::{HostRings, Vhost};
 
 /// Section 5.
 const DEVICE_ID: u16 = 19;

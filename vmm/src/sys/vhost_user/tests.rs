@@ -6,7 +6,7 @@ const SOON: Duration = Duration::from_millis(200);
 
 fn connect(answers: Answers) -> io::Result<VhostUser> {
     let (backend, socket) = BackEnd::start(answers);
-    let connected = VhostUser::patient(socket, 2, SOON);
+    let connected = VhostUser::with_timeout(socket, 2, SOON);
     drop(backend);
     connected
 }

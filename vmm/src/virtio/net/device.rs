@@ -13,7 +13,7 @@ use super::transmit::Transmit;
 
 use crate::config::Net;
 use crate::sys::tap;
-use crate::sys::vhost::Vhost;
+use crate::sys::vhost::{HostRings as _, Vhost};
 
 /// Section 5.
 const DEVICE_ID: u16 = 1;
