@@ -10,6 +10,9 @@ use crate::config::ClusterConfig;
 
 /// Storage of a node that is requested for a Pod; KubeVirt's. Container disks take more as guests write to them.
 const EPHEMERAL_STORAGE: u64 = 50_000_000;
+/// What the logs of a Pod's containers may take beside that: kubelets keep 50 MiB of each, unless they are configured otherwise.
+/// A guest that writes much to its console is not to be evicted for that.
+const LOGS: u64 = 128 << 20;
 /// Of a disk, the part that its image may take beside the disk's content.
 const IMAGE_METADATA: u64 = 1024;
 /// Thousandths of a CPU for a vCPU with a CPU of its own.
@@ -109,7 +112,7 @@ impl EphemeralStorage {
         let disks = capacities.map(image).fold(0, u64::saturating_add);
         let request = EPHEMERAL_STORAGE.saturating_add(disks);
         let is_bounded = |volume: &Volume| volume.container_disk.is_none() && volume.ephemeral.is_none();
-        let limit = (disks > 0 && volumes.iter().all(is_bounded)).then_some(request);
+        let limit = (disks > 0 && volumes.iter().all(is_bounded)).then(|| request.saturating_add(LOGS));
         Self { request, limit }
     }
 }
@@ -291,8 +294,8 @@ mod tests {
         let ephemeral = json!({"name": "e", "ephemeral": {"persistentVolumeClaim": {"claimName": "c"}}});
         let (one, both) = (50_000_000 + 1025 * 1024, 50_000_000 + 3 * 1025 * 1024);
         assert_eq!(of(json!([])), (50_000_000, None), "there is nothing to limit");
-        assert_eq!(of(json!([disk("a", "1Mi")])), (one, Some(one)));
-        assert_eq!(of(json!([disk("a", "1Mi"), disk("b", "2Mi")])), (both, Some(both)));
+        assert_eq!(of(json!([disk("a", "1Mi")])), (one, Some(one + LOGS)));
+        assert_eq!(of(json!([disk("a", "1Mi"), disk("b", "2Mi")])), (both, Some(both + LOGS)));
         assert_eq!(
             of(json!([disk("a", "1Mi"), container])),
             (one, None),
