@@ -233,6 +233,27 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
     Ok(())
 }
 
+/// A manifest is refused for a reason.
+fn is_refused(client: &Client<'_>, example: &Example, why: &str) -> Result<(), HostError> {
+    let output = client.kubectl("apply -f -", Some(&example.text))?;
+    assert!(output.stderr.contains(why), "{}: {}", example.name, output.stderr);
+    // The rest of a manifest of which one object is refused.
+    client.kubectl("delete --ignore-not-found --wait=false -f -", Some(&example.text))?;
+    Ok(())
+}
+
+/// The objects of a manifest are stored and deleted, unless the API server is too old for them.
+fn is_stored(client: &Client<'_>, example: &Example, why: &str) -> Result<(), HostError> {
+    let output = client.kubectl("apply -f -", Some(&example.text))?;
+    if output.stderr.contains(why) {
+        eprintln!("examples: skipped: {}: the API server knows no {why}", example.name);
+        return Ok(());
+    }
+    output.ok();
+    client.kubectl("delete -f -", Some(&example.text))?.ok();
+    Ok(())
+}
+
 /// Manifests run side by side, and go; `is_empty` says whether no launcher is left.
 pub(crate) fn run_and_go(
     client: &Client<'_>,
@@ -241,26 +262,13 @@ pub(crate) fn run_and_go(
 ) -> Result<(), HostError> {
     let begin = Instant::now();
     let step = |what: &str| eprintln!("examples: {what} after {:?}", begin.elapsed());
-    let (refused, kept): (Vec<_>, Vec<_>) =
-        group.iter().partition(|example| matches!(example.promise, Refused(_)));
-    for example in refused {
-        let Refused(why) = example.promise else { continue };
-        let output = client.kubectl("apply -f -", Some(&example.text))?;
-        assert!(output.stderr.contains(why), "{}: {}", example.name, output.stderr);
-        // The rest of a manifest of which one object is refused.
-        client.kubectl("delete --ignore-not-found --wait=false -f -", Some(&example.text))?;
-    }
-    let (alone, kept): (Vec<_>, Vec<_>) =
-        kept.into_iter().partition(|example| matches!(example.promise, StoredOr(_)));
-    for example in alone {
-        let StoredOr(why) = example.promise else { continue };
-        let output = client.kubectl("apply -f -", Some(&example.text))?;
-        if output.stderr.contains(why) {
-            eprintln!("examples: skipped: {}: the API server knows no {why}", example.name);
-            continue;
+    let mut kept = Vec::new();
+    for example in group {
+        match example.promise {
+            Refused(why) => is_refused(client, example, why)?,
+            StoredOr(why) => is_stored(client, example, why)?,
+            Login | Ready | ReadyOr(_) | Says(_) => kept.push(example),
         }
-        output.ok();
-        client.kubectl("delete -f -", Some(&example.text))?.ok();
     }
     if kept.is_empty() {
         return Ok(());

@@ -124,7 +124,7 @@ fn all_run_and_go() -> Result<(), HostError> {
         vireo.step("the next examples");
         let volumes: Vec<_> = claims(&group).map(|claim| volume(claim, &device)).collect();
         for claim in claims(&group).filter(|claim| claim["spec"]["accessModes"][0] == "ReadOnlyMany") {
-            // Nobody else makes the disk that is only read.
+            // The node agent makes no disk that is only read.
             let directory = format!("{VOLUMES}/{}", claim["metadata"]["name"].as_str().unwrap_or_default());
             vireo.on_node(&format!("mkdir -p {directory}; truncate -s 64M {directory}/disk.img"))?;
         }
