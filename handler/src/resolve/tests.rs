@@ -244,6 +244,58 @@ fn a_kernel_of_an_image_becomes_files_of_this_node() {
     assert_eq!(request.interfaces, []);
 }
 
+/// The VMIs that examples have, also in templates.
+fn examples() -> Vec<(String, Vm)> {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let mut vms = Vec::new();
+    for below in ["", "standalone", "cluster"] {
+        for entry in std::fs::read_dir(directory.join(below)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            for object in decode::documents(&std::fs::read_to_string(&path).unwrap()).unwrap() {
+                let spec = match object["kind"].as_str().unwrap_or_default() {
+                    "VirtualMachineInstance" => &object["spec"],
+                    _ => &object["spec"]["template"]["spec"],
+                };
+                let vmi = serde_json::json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                    "metadata": {"name": "web", "uid": UID}, "spec": spec});
+                // What has no such template, or gets its CPUs and memory from an instance type.
+                let vmi = serde_json::from_value::<vireo_api::v1::VirtualMachineInstance>(vmi);
+                let vm = vmi.ok().and_then(|vmi| Vm::try_from(&vmi).ok());
+                vms.extend(vm.map(|vm| (path.display().to_string(), vm)));
+            }
+        }
+    }
+    vms
+}
+
+/// virt-controller requests memory for who will run a guest, which the launcher decides later.
+#[test]
+fn launchers_choose_whom_requests_of_memory_expect() {
+    use vireo_api::spec::Runner;
+    use vireo_launcher::hypervisor::{KvmState, Probe, choose};
+    use vireo_launcher::launch::{Kind, Launch};
+
+    let probe = Probe { kvm: KvmState::Usable, qemu: Ok(()) };
+    let (mut natives, mut others) = (0, 0);
+    for (path, vm) in examples() {
+        let prepared = Prepared {
+            disks: vm.fixed_disks().map(|_| raw("/disk")).collect(),
+            kernel: Some(Kernel { kernel: "/kernel".into(), initrd: None }),
+            ..Prepared::default()
+        };
+        let launch = Launch::try_from(resolve(&vm, &prepared, HypervisorChoice::Auto));
+        let launch = launch.unwrap_or_else(|error| panic!("{path}: {error}"));
+        let choice = choose(&launch, &probe).unwrap_or_else(|fault| panic!("{path}: {}", fault.detail));
+        let expected = Runner::of(&vm, HypervisorChoice::Auto, true) == Runner::Native;
+        assert_eq!(choice.kind == Kind::Native, expected, "{path}: {}", choice.reason);
+        *(if expected { &mut natives } else { &mut others }) += 1;
+    }
+    assert!(natives >= 60 && others >= 9, "{natives} and {others} VMIs");
+}
+
 /// What the NIC `lan` takes over, and `bare`, which has no address.
 fn bridged() -> Bridged {
     let net = |text: &str| text.parse().unwrap();
