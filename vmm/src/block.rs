@@ -5,6 +5,7 @@ pub(crate) mod engine;
 mod format;
 mod held;
 mod raw;
+mod refcounts;
 mod removable;
 
 use std::fs::File;

@@ -11,6 +11,7 @@ use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, ShallowMapp
 use vm_memory::VolatileSlice;
 
 use super::engine::ImageFile;
+use super::refcounts::{self, Layout};
 use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 use crate::sys::vectored::MAX_VECTORS;
 
@@ -41,7 +42,10 @@ impl Formatted {
         backing: Option<&File>,
         (read_only, direct): (bool, bool),
     ) -> Result<Self, ImageError> {
-        check_header(image)?;
+        let layout = check_header(image)?;
+        if !read_only {
+            refcounts::check(image, &layout)?;
+        }
         let backing = backing
             .map(|file| {
                 let raw = Raw::builder(storage(file, false, false)?).open(DenyImplicitOpenGate::default())?;
@@ -107,8 +111,9 @@ fn storage(file: &File, writable: bool, direct: bool) -> io::Result<Storage> {
 
 /// Refuses what would be served wrongly: imago does not look at the encryption method, and a data file is nothing we
 /// are given. Refuses also what a few bytes would make large: imago reads the tables whole when it opens an image.
-fn check_header(image: &File) -> Result<(), ImageError> {
-    let mut header = [0; 80];
+fn check_header(image: &File) -> Result<Layout, ImageError> {
+    let mut header = [0; 104];
+    // That of the second version ends earlier, and its clusters later.
     image.read_exact_at(&mut header, 0).map_err(ImageError::Open)?;
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| header[at + i]));
     let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
@@ -129,6 +134,10 @@ fn check_header(image: &File) -> Result<(), ImageError> {
     if !(9..=21).contains(&cluster_bits) {
         return Err(ImageError::Unsupported("has clusters of a size that qcow2 does not have"));
     }
+    let refcount_order = if word(4) >= 3 { word(96) } else { 4 };
+    if refcount_order > 6 {
+        return Err(ImageError::Unsupported("has reference counts of a size that qcow2 does not have"));
+    }
     let cluster = 1 << cluster_bits;
     let length = { image }.seek(SeekFrom::End(0)).map_err(ImageError::Open)?;
     // A file may end inside its last cluster.
@@ -144,7 +153,14 @@ fn check_header(image: &File) -> Result<(), ImageError> {
             return Err(ImageError::Unsupported("has a table that lies beyond its end"));
         }
     }
-    Ok(())
+    Ok(Layout {
+        cluster_bits,
+        refcount_order,
+        size: long(24),
+        l1: (long(40), u64::from(word(36))),
+        refcounts: (long(48), u64::from(word(56)) * (cluster / 8)),
+        snapshots: (long(64), u64::from(word(60))),
+    })
 }
 
 impl Backend for Formatted {
