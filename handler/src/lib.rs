@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod node_labeller;
+pub mod program;
 pub mod provisioner;
 pub mod reconcile;
 pub mod report;

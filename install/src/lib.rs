@@ -5,5 +5,6 @@ pub mod installation;
 pub mod objects;
 pub mod operator;
 pub mod policy;
+pub mod program;
 pub mod resource;
 pub mod uninstall;

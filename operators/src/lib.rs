@@ -21,6 +21,7 @@ pub mod node;
 pub mod placement;
 pub mod pool;
 mod problem;
+pub mod programs;
 pub mod replicaset;
 mod revision;
 pub mod selector;

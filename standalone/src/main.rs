@@ -1,8 +1,10 @@
-//! `vireo`: the KubeVirt API on one host.
+//! `vireo`: the KubeVirt API on one host. The image of a cluster's components is this program, too, with links to it that have
+//! their names.
 
 mod cli;
 mod rotate;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -22,7 +24,22 @@ use vireo_standalone::run::{Options, run};
 
 use cli::{Cli, Command, Manifests, TokenCommand, Uninstall};
 
+/// What this program is, by the name that it was started with.
+fn component(started_as: &OsStr) -> fn() -> ExitCode {
+    match Path::new(started_as).file_name().and_then(OsStr::to_str) {
+        Some("virt-api") => vireo_operators::programs::virt_api::main,
+        Some("virt-controller") => vireo_operators::programs::virt_controller::main,
+        Some("virt-handler") => vireo_handler::program::main,
+        Some("virt-operator") => vireo_install::program::main,
+        _ => command,
+    }
+}
+
 fn main() -> ExitCode {
+    component(&std::env::args_os().next().unwrap_or_default())()
+}
+
+fn command() -> ExitCode {
     match Cli::parse().command {
         Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
         Command::Manifests(asked) => command::run(|| Ok(manifests(asked))),
@@ -77,4 +94,19 @@ async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {
     let stopped = stop::all(&StateDir::at(state_dir)).await?;
     println!("{stopped} guests stopped");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_chooses_the_component() {
+        let of = |name: &str| component(OsStr::new(name)) as usize;
+        let all = ["virt-api", "virt-controller", "virt-handler", "virt-operator", "vireo"].map(of);
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+        assert_eq!(of("/usr/bin/virt-handler"), of("virt-handler"));
+        assert_eq!(of("virt-handlers"), of("vireo"));
+    }
 }

@@ -5,6 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::admission::Admission;
+use crate::config::{ClusterConfig, LiveConfig};
+use crate::virt_api::agents::PodAgents;
+use crate::virt_api::front_proxy::FrontProxy;
+use crate::virt_api::{VirtApi, server};
 use clap::Parser;
 use tokio::net::TcpListener;
 use tracing::info;
@@ -13,11 +18,6 @@ use vireo_client::metrics::RequestCounter;
 use vireo_client::program::{self, Failure, stop_signal};
 use vireo_client::rate_limit::RateLimiter;
 use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
-use vireo_operators::admission::Admission;
-use vireo_operators::config::{ClusterConfig, LiveConfig};
-use vireo_operators::virt_api::agents::PodAgents;
-use vireo_operators::virt_api::front_proxy::FrontProxy;
-use vireo_operators::virt_api::{VirtApi, server};
 
 /// Serves KubeVirt's subresources and webhooks of a cluster: that of $KUBECONFIG, or the one that it runs in.
 #[derive(Debug, Parser)]
@@ -37,7 +37,9 @@ struct Args {
     namespace: String,
 }
 
-fn main() -> ExitCode {
+/// Runs the program, with the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
     let args = Args::parse();
     program::run(|| Ok(serve(args)))
 }

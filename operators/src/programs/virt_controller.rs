@@ -3,19 +3,19 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::Controllers;
+use crate::certificates::VIRT_CONTROLLER;
+use crate::config::LiveConfig;
+use crate::leader::{self, Leadership};
+use crate::metrics::LEADERSHIP;
+use crate::monitoring::{Monitoring, add_leadership};
+use crate::vmi::{Launcher, StartedBy};
 use clap::Parser;
 use vireo_api::names::NAMESPACE;
 use vireo_client::metrics::{self, MetricSet, RequestCounter};
 use vireo_client::program::{self, Failure};
 use vireo_client::rate_limit::RateLimiter;
 use vireo_client::tls::TlsPolicy;
-use vireo_operators::Controllers;
-use vireo_operators::certificates::VIRT_CONTROLLER;
-use vireo_operators::config::LiveConfig;
-use vireo_operators::leader::{self, Leadership};
-use vireo_operators::metrics::LEADERSHIP;
-use vireo_operators::monitoring::{Monitoring, add_leadership};
-use vireo_operators::vmi::{Launcher, StartedBy};
 
 /// KubeVirt's name of this component and its Lease.
 const COMPONENT: &str = "virt-controller";
@@ -34,7 +34,9 @@ struct Args {
     monitoring: Monitoring,
 }
 
-fn main() -> ExitCode {
+/// Runs the program, with the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
     let args = Args::parse();
     program::run(|| Ok(control(args)))
 }

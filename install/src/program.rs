@@ -3,6 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::installation::Images;
+use crate::objects::NAMESPACE;
+use crate::operator::Operator;
 use clap::Parser;
 use kube::Client;
 use tracing::warn;
@@ -10,9 +13,6 @@ use vireo_client::metrics::{self, Metric, MetricSet, RequestCounter, gauge};
 use vireo_client::program::{self, Failure};
 use vireo_client::rate_limit::RateLimiter;
 use vireo_client::tls::TlsPolicy;
-use vireo_install::installation::Images;
-use vireo_install::objects::NAMESPACE;
-use vireo_install::operator::Operator;
 use vireo_operators::certificates::VIRT_OPERATOR;
 use vireo_operators::config::LiveConfig;
 use vireo_operators::leader::{self, Leadership};
@@ -38,7 +38,9 @@ struct Args {
     monitoring: Monitoring,
 }
 
-fn main() -> ExitCode {
+/// Runs the program, with the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
     let args = Args::parse();
     program::run(|| Ok(operate(args)))
 }

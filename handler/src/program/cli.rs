@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::command::NodeArgs;
+use crate::report::{Format, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use vireo_handler::command::NodeArgs;
-use vireo_handler::report::{Format, Options};
 
 /// The node agent: runs the VMIs of its node.
 #[derive(Debug, Parser)]
