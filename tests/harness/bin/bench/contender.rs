@@ -49,6 +49,7 @@ impl Contender {
             (Self::Vmm, Start::Disk(Firmware::Efi)) => {
                 format!("--firmware /in/efi-code --nvram {VARIABLES} --disk path={DISK}")
             }
+            (_, Start::Answer) => return None,
             (_, Start::Kernel { .. }) => {
                 "-machine q35 -kernel /in/vmlinuz -initrd /in/initrd -append".to_owned()
             }

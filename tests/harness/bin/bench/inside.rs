@@ -1,6 +1,7 @@
 //! The part that runs in the nested host: starts the contenders in turn, by the host's own clock.
 
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,10 @@ pub(crate) struct Plan {
     pub(crate) memory_mib: u32,
     pub(crate) command_line: String,
     pub(crate) contenders: Vec<Contender>,
+    /// Where the programs are.
+    pub(crate) programs: PathBuf,
+    /// On this host, and in no nested one.
+    pub(crate) here: bool,
 }
 
 impl Default for Plan {
@@ -34,6 +39,8 @@ impl Default for Plan {
             memory_mib: 256,
             command_line: "console=ttyS0 quiet panic=-1".to_owned(),
             contenders: Contender::USUAL.to_vec(),
+            programs: PathBuf::from("/in"),
+            here: false,
         }
     }
 }
@@ -47,6 +54,7 @@ impl Plan {
             match argument {
                 Long("runs") => plan.runs = parser.value()?.parse()?,
                 Long("memory") => plan.memory_mib = parser.value()?.parse()?,
+                Long("here") => plan.here = true,
                 Long("cmdline") => plan.command_line = parser.value()?.string()?,
                 Long("start") => plan.start = parser.value()?.parse_with(Start::parse)?,
                 Long("only") => {
@@ -78,23 +86,28 @@ impl Plan {
     }
 }
 
-/// Runs the iterations, after one that only warms the host's caches; a sample a line on standard output.
-pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+/// Runs the iterations, after one that only warms the host's caches, and reports their samples.
+pub(crate) fn run(plan: &Plan, mut report: impl FnMut(Sample) -> Result<(), Error>) -> Result<(), Error> {
     if plan.contenders.contains(&Contender::Isolated) {
-        if !plan.start.shuts_down() {
-            return Err("isolated is measured with kernels alone: --start cloud or full".into());
+        if matches!(plan.start, Start::Disk(_)) {
+            return Err("isolated is measured without disks: --start cloud, full or answer".into());
         }
         isolation::prepare()?;
+    }
+    if plan.start == Start::Answer && !plan.contenders.iter().all(|contender| contender.is_launcher()) {
+        return Err("launchers alone answer: --only launcher,bare,isolated".into());
     }
     for round in 0..=plan.runs {
         for contender in &plan.contenders {
             plan.start.prepare()?;
-            overwrite_free_memory()?;
+            if !plan.here {
+                overwrite_free_memory()?;
+            }
             let sample = measure(*contender, plan).map_err(|error| format!("{contender}: {error}"))?;
             if round == 0 {
                 eprintln!("warm-up: {contender} {:.0} ms", sample.millis);
             } else {
-                println!("{}", serde_json::to_string(&sample)?);
+                report(sample)?;
             }
         }
     }

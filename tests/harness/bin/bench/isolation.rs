@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use uuid::Uuid;
+use vireo_handler::launcher::cgroup::Cgroups;
+use vireo_handler::launcher::cgroup::limits::Limits;
 use vireo_handler::launcher::process::{self, Confinement, Start};
 use vireo_handler::network::netns;
 use vireo_proto::LAUNCHER_SOCKET;
@@ -18,21 +21,17 @@ use crate::Error;
 
 /// The user and the group of the launcher.
 const USER: u32 = 1_900_000_001;
-const CGROUPS: &str = "/sys/fs/cgroup";
-/// Of its cgroup and of its network namespace.
+const UID: Uuid = Uuid::from_u128(0xbe7c);
+/// Of its network namespace.
 const NAME: &str = "bench-launcher";
-/// What is set in a cgroup; the values are met by no start.
-const LIMITS: [(&str, &str); 3] =
-    [("memory.max", "1073741824"), ("pids.max", "4096"), ("cpu.max", "400000 100000")];
+/// The values are met by no start.
+const LIMITS: Limits = Limits { memory: 1 << 30, pids: 4096, cpu: Some(400), cpu_share: 1024 };
 
-/// Before the clock starts, in the host: once, there are cgroups.
+/// Before the clock starts: a nested host has cgroups after this.
 pub(crate) fn prepare() -> Result<(), Error> {
-    let line = format!(
-        "mountpoint -q {CGROUPS} || mount -t cgroup2 cgroup2 {CGROUPS}; \
-         echo '+memory +pids +cpu' >{CGROUPS}/cgroup.subtree_control"
-    );
-    let status = Command::new("sh").args(["-ec", &line]).status()?;
-    if status.success() { Ok(()) } else { Err(format!("there are no cgroups of version 2: {status}").into()) }
+    let line = "grep -q ' - cgroup' /proc/self/mountinfo || mount -t cgroup2 cgroup2 /sys/fs/cgroup";
+    let status = Command::new("sh").args(["-ec", line]).status()?;
+    if status.success() { Ok(()) } else { Err(format!("there are no cgroups: {status}").into()) }
 }
 
 /// Where the sockets of the launcher of a VM's directory are. It sees them in the directory itself.
@@ -47,15 +46,15 @@ pub(crate) struct Isolated {
     _environment: Environment,
 }
 
-/// A cgroup and a network namespace, which are removed with this: the next launcher would fail for them.
+/// Cgroups and a network namespace, which are removed with this: the next launcher would fail for them.
 #[derive(Debug)]
 struct Environment {
-    cgroup: PathBuf,
+    cgroups: Cgroups,
 }
 
 impl Drop for Environment {
     fn drop(&mut self) {
-        for removed in [fs::remove_dir(&self.cgroup), netns::remove(NAME)] {
+        for removed in [self.cgroups.remove(UID, Vec::new()), netns::remove(NAME)] {
             if let Err(error) = removed {
                 eprintln!("bench: the environment of a launcher is left over: {error}");
             }
@@ -65,24 +64,21 @@ impl Drop for Environment {
 
 impl Isolated {
     /// Starts it: everything that it takes, as the node agent does it for each VM.
-    pub(crate) fn spawn(directory: &Path) -> Result<Self, Error> {
+    pub(crate) fn spawn(program: &Path, directory: &Path, cgroups: Cgroups) -> Result<Self, Error> {
         let sockets = sockets(directory);
         fs::create_dir(&sockets)?;
         chown(&sockets, Some(USER), Some(USER))?;
-        let cgroup = Path::new(CGROUPS).join(NAME);
-        fs::create_dir(&cgroup)?;
-        let environment = Environment { cgroup: cgroup.clone() };
-        for (limit, value) in LIMITS {
-            fs::write(cgroup.join(limit), value)?;
-        }
+        let environment = Environment { cgroups };
+        let paths = environment.cgroups.create(UID)?;
+        environment.cgroups.limit(UID, &LIMITS)?;
         netns::create(NAME, || Ok::<_, io::Error>(()))??;
         let pid = process::spawn(&Start {
-            program: Path::new("/in/virt-launcher"),
+            program,
             arguments: vec!["--socket".into(), directory.join(LAUNCHER_SOCKET)],
             log: &directory.join("launcher.log"),
             stamp: &directory.join("launcher.stamp"),
             namespace: Some(&netns::path(NAME)),
-            cgroups: std::slice::from_ref(&cgroup),
+            cgroups: &paths,
             oom_score_adj: Some(0),
             confinement: Some(Confinement { user: USER, directory, sockets: &sockets, show: Vec::new() }),
         })?;
@@ -104,11 +100,11 @@ impl Isolated {
     }
 }
 
-/// What it receives open for a start from a kernel: it sees none of these.
-pub(crate) fn files() -> io::Result<Vec<(String, OwnedFd)>> {
+/// What it receives open for a start from a kernel, or from none: it sees none of these.
+pub(crate) fn files(kernel: bool) -> io::Result<Vec<(String, OwnedFd)>> {
     let kvm = OpenOptions::new().read(true).write(true).open(KVM)?;
     let mut files = vec![(KVM.to_owned(), kvm.into())];
-    for path in ["/in/vmlinuz", "/in/initrd"] {
+    for path in ["/in/vmlinuz", "/in/initrd"].into_iter().filter(|_| kernel) {
         files.push((path.to_owned(), File::open(path)?.into()));
     }
     Ok(files)

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tonic::transport::{Channel, Endpoint};
+use vireo_handler::launcher::cgroup::Cgroups;
 use vireo_proto::files::{self, FILES_SOCKET};
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
@@ -32,18 +33,21 @@ pub(crate) fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let program = plan.programs.join("virt-launcher");
+    // The node agent finds them once.
+    let cgroups = (contender == Contender::Isolated).then(Cgroups::find).transpose()?;
     let start = Instant::now();
     let run = |sockets: &Path, pid| {
         let vm = Vm { contender, directory, sockets, pid };
         runtime.block_on(session(plan, &vm, start))
     };
-    if contender == Contender::Isolated {
-        let isolated = Isolated::spawn(directory)?;
+    if let Some(cgroups) = cgroups {
+        let isolated = Isolated::spawn(&program, directory, cgroups)?;
         let result = run(&isolation::sockets(directory), isolated.pid());
         return finish(plan, result, |kill| isolated.end(kill));
     }
     let options: &[&str] = if contender == Contender::Bare { &["--seccomp", "off"] } else { &[] };
-    let mut child = spawn_with(directory, options)?;
+    let mut child = spawn_with(&program, directory, options)?;
     let result = run(directory, child.id());
     finish(plan, result, |kill| end(&mut child, kill))
 }
@@ -60,11 +64,11 @@ struct Vm<'a> {
 
 /// Starts a launcher with its sockets in `directory`.
 pub(crate) fn spawn(directory: &Path) -> std::io::Result<Child> {
-    spawn_with(directory, &[])
+    spawn_with(Path::new("/in/virt-launcher"), directory, &[])
 }
 
-fn spawn_with(directory: &Path, options: &[&str]) -> std::io::Result<Child> {
-    Command::new("/in/virt-launcher")
+fn spawn_with(program: &Path, directory: &Path, options: &[&str]) -> std::io::Result<Child> {
+    Command::new(program)
         .args(options)
         .arg("--socket")
         .arg(directory.join(LAUNCHER_SOCKET))
@@ -90,9 +94,7 @@ async fn launch_with(
     request: LaunchRequest,
     files: &[(String, OwnedFd)],
 ) -> Result<(LauncherClient<Channel>, UnixStream), Error> {
-    let mut client = connect(&directory.join(LAUNCHER_SOCKET), start).await?;
-    client.hello(HelloRequest { version: Some(VERSION) }).await?;
-    files::pass(&directory.join(FILES_SOCKET), files)?;
+    let mut client = prepare(directory, start, files).await?;
     let response = client.launch(request).await?.into_inner();
     if let Some(fault) = response.fault {
         return Err(format!("refused: {} {}", fault.field, fault.detail).into());
@@ -103,8 +105,26 @@ async fn launch_with(
     Ok((client, console))
 }
 
+/// Connects to a launcher as soon as it listens, and passes it files.
+async fn prepare(
+    directory: &Path,
+    start: Instant,
+    files: &[(String, OwnedFd)],
+) -> Result<LauncherClient<Channel>, Error> {
+    let mut client = connect(&directory.join(LAUNCHER_SOCKET), start).await?;
+    client.hello(HelloRequest { version: Some(VERSION) }).await?;
+    files::pass(&directory.join(FILES_SOCKET), files)?;
+    Ok(client)
+}
+
 async fn session(plan: &Plan, vm: &Vm<'_>, start: Instant) -> Result<Sample, Error> {
-    let files = if vm.contender == Contender::Isolated { isolation::files()? } else { Vec::new() };
+    let has_kernel = matches!(plan.start, Start::Kernel { .. });
+    let files = if vm.contender == Contender::Isolated { isolation::files(has_kernel)? } else { Vec::new() };
+    if plan.start == Start::Answer {
+        prepare(vm.sockets, start, &files).await?;
+        let millis = start.elapsed().as_secs_f64() * 1e3;
+        return Ok(Sample { contender: vm.contender, millis, kib: memory::beside(vm.pid, Ram::Ours)? });
+    }
     let (mut client, console) = launch_with(vm.sockets, start, request(plan, vm.directory), &files).await?;
     let reader = console.try_clone()?;
     let mark = plan.start.mark();
@@ -143,7 +163,7 @@ async fn connect(socket: &Path, start: Instant) -> Result<LauncherClient<Channel
 
 fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
     let boot = match plan.start {
-        Start::Kernel { .. } => kernel(&plan.command_line),
+        Start::Kernel { .. } | Start::Answer => kernel(&plan.command_line),
         Start::Disk(Kind::Bios) => firmware::Boot::Bios(Bios::default()),
         Start::Disk(Kind::Efi) => {
             firmware::Boot::Efi(Efi { variables_path: VARIABLES.into(), ..Efi::default() })

@@ -23,10 +23,11 @@ use vireo_tests::{Host, HostBuilder};
 use self::contender::Contender;
 use self::inside::Plan;
 use self::report::Sample;
+use self::start::Start;
 
 const USAGE: &str = "\
 usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu,bare,isolated]
-                  [--cmdline TEXT]
+                  [--cmdline TEXT] [--here]
        bench io [--rounds N] [--seconds N] [--only vmm,launcher,qemu-direct,qemu-cached] [--stores warm,cold,null,qcow2]
                 [--host-cpus N]
        bench net [--rounds N] [--seconds N] [--only vmm,vmm-vhost,qemu,qemu-vhost] [--queues 1,2] [--host-cpus N] [--other FILE]
@@ -34,7 +35,8 @@ usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,
 boot measures starts in one nested host, a round of all contenders after the other, and prints the medians.
   --runs     rounds (default 5)
   --start    cloud (default) or full: a kernel of Debian's; bios or efi: the guest image's disk by its firmware,
-             up to its login prompt
+             up to its login prompt; answer: no guest, launchers until they answer and have their files
+  --here     with --start answer: on this host and not in a nested one; as root
   --memory   RAM of the guest in MiB (default 256)
   --only     what runs the guest (default vmm,launcher,qemu); bare is the launcher as root without filters, isolated
              the launcher as the node agent starts it; with both, what isolation adds is printed
@@ -83,7 +85,10 @@ fn run() -> Result<(), Error> {
     };
     match verb.as_str() {
         "boot" => boot(&Plan::parse(&mut parser)?),
-        "inside" => inside::run(&Plan::parse(&mut parser)?),
+        "inside" => inside::run(&Plan::parse(&mut parser)?, |sample| {
+            println!("{}", serde_json::to_string(&sample)?);
+            Ok(())
+        }),
         "io" => io::run(&io::Plan::parse(&mut parser)?),
         "io-inside" => io::run_inside(&io::Plan::parse(&mut parser)?),
         "net" => net::run(&net::Plan::parse(&mut parser)?),
@@ -105,6 +110,9 @@ fn parse_list<T: Copy + Display>(all: &[T], text: &str) -> Result<Vec<T>, String
 
 fn boot(plan: &Plan) -> Result<(), Error> {
     let programs = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
+    if plan.here {
+        return boot_here(Plan { programs, ..plan.clone() });
+    }
     let scratch = tempfile::tempdir()?;
     let host = start_host(&programs, scratch.path(), plan)?;
     eprintln!(
@@ -117,6 +125,20 @@ fn boot(plan: &Plan) -> Result<(), Error> {
     let output = host.command("/in/bench").args(plan.arguments()).deadline(plan.deadline()).stream().run()?;
     let text = output.ok();
     let samples: Vec<Sample> = samples(&text)?;
+    print!("{}", report::table(&samples));
+    Ok(())
+}
+
+/// On this host: of what needs no guest.
+fn boot_here(plan: Plan) -> Result<(), Error> {
+    if plan.start != Start::Answer {
+        return Err("a nested host has the KVM that guests need: --here is for --start answer".into());
+    }
+    let mut samples = Vec::new();
+    inside::run(&plan, |sample| {
+        samples.push(sample);
+        Ok(())
+    })?;
     print!("{}", report::table(&samples));
     Ok(())
 }

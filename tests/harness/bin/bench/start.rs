@@ -24,6 +24,8 @@ pub(crate) enum Start {
     Kernel { full: bool },
     /// The image of `hack/images`.
     Disk(Firmware),
+    /// No guest: a launcher until it answers and has its files.
+    Answer,
 }
 
 impl Start {
@@ -33,7 +35,8 @@ impl Start {
             "full" => Ok(Self::Kernel { full: true }),
             "bios" => Ok(Self::Disk(Firmware::Bios)),
             "efi" => Ok(Self::Disk(Firmware::Efi)),
-            other => Err(format!("{other:?} is none of cloud, full, bios, efi")),
+            "answer" => Ok(Self::Answer),
+            other => Err(format!("{other:?} is none of cloud, full, bios, efi, answer")),
         }
     }
 
@@ -43,13 +46,14 @@ impl Start {
             Self::Kernel { full: true } => "full",
             Self::Disk(Firmware::Bios) => "bios",
             Self::Disk(Firmware::Efi) => "efi",
+            Self::Answer => "answer",
         }
     }
 
     /// What the guest prints when the clock is to stop.
     pub(crate) fn mark(self) -> &'static str {
         match self {
-            Self::Kernel { .. } => FIRST_PROCESS,
+            Self::Kernel { .. } | Self::Answer => FIRST_PROCESS,
             Self::Disk(_) => LOGIN,
         }
     }
@@ -61,7 +65,11 @@ impl Start {
 
     /// Gives the host what is started. `scratch` holds what is made for it.
     pub(crate) fn provide(self, builder: HostBuilder, scratch: &Path) -> Result<HostBuilder, Error> {
-        let Self::Kernel { full } = self else { return Ok(installed::provide(builder)?) };
+        let full = match self {
+            Self::Kernel { full } => full,
+            Self::Disk(_) => return Ok(installed::provide(builder)?),
+            Self::Answer => return Ok(builder),
+        };
         let image = Image::get()?;
         let kernel = if full { image.full_kernel()? } else { image.cloud_kernel()? };
         let initrd = scratch.join("initrd");
@@ -72,7 +80,7 @@ impl Start {
     /// Before the clock starts, in the host.
     pub(crate) fn prepare(self) -> Result<(), Error> {
         let line = match self {
-            Self::Kernel { .. } => return Ok(()),
+            Self::Kernel { .. } | Self::Answer => return Ok(()),
             Self::Disk(Firmware::Bios) => format!("cp --sparse=always /in/guest.raw {DISK}"),
             Self::Disk(Firmware::Efi) => format!(
                 "{}; cp /in/efi-variables {VARIABLES}; cp --sparse=always /in/guest.raw {DISK}",
