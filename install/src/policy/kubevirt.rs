@@ -202,7 +202,8 @@ fn controller() -> Vec<Value> {
         rule(&["list", "patch", "watch"], "", &["nodes"]),
         // Their labels decide whether launchers get CPU limits.
         rule(&["get"], "", &["namespaces"]),
-        rule(&["create", "patch"], "", &["events"]),
+        // Those of a launcher Pod that waits on its node say why.
+        rule(&["create", "list", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),
         rule(&["patch"], GROUP, &["virtualmachines/status"]),
         rule(&["get"], GROUP, &["virtualmachineinstances"]),

@@ -141,6 +141,7 @@ mod tests {
             consumers: &consumers,
             failure,
             wait,
+            warning: None,
             launcher: &Launcher::new("l", started_by),
             is_node_unresponsive: false,
             now: Timestamp::UNIX_EPOCH,

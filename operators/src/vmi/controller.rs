@@ -21,6 +21,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use self::pods::Purpose;
 use super::image_volumes::ImageVolumes;
+use super::pod_events::PodEvents;
 use super::{Decision, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, decide};
 use crate::config::LiveConfig;
 use crate::data_volume::StorageCache;
@@ -51,6 +52,8 @@ pub struct Controller {
     nodes: Option<Arc<Informer<Node>>>,
     /// Whether images are volumes, where the kubelet starts launchers.
     image_volumes: Option<ImageVolumes>,
+    /// What keeps Pods from their start, where the kubelet starts launchers.
+    pod_events: Option<PodEvents>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
     failures: Arc<Mutex<Failures>>,
@@ -103,6 +106,7 @@ impl Controller {
         storage.on_served(move || wake(None));
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
         let image_volumes = nodes.as_ref().map(|nodes| ImageVolumes::new(client.clone(), Arc::clone(nodes)));
+        let pod_events = (launcher.started_by == StartedBy::Kubelet).then(PodEvents::default);
         Self {
             client,
             launcher,
@@ -114,6 +118,7 @@ impl Controller {
             waiting,
             nodes,
             image_volumes,
+            pod_events,
             recorder,
             queue,
             failures,
@@ -243,6 +248,9 @@ impl Reconcile for Controller {
         let Some(vmi) = self.vmis.get(key) else {
             self.failures().remove(key);
             self.waiting().remove(key);
+            if let Some(events) = &self.pod_events {
+                events.forget(key);
+            }
             self.syncs.forget(&key.namespace, &key.name);
             return Ok(None);
         };
@@ -255,12 +263,17 @@ impl Reconcile for Controller {
         let failure = self.failures().get(key).cloned();
         let wait = self.wait(&vmi, key);
         let now = Timestamp::now();
+        let (warning, look_again) = match &self.pod_events {
+            Some(events) => events.warning(&self.client, &vmi, &pods, now).await,
+            None => (None, None),
+        };
         let decision = decide(&Observed {
             vmi: &vmi,
             pods: &pods,
             consumers: &consumers,
             failure: failure.as_deref(),
             wait: wait.as_ref(),
+            warning: warning.as_ref(),
             launcher: &self.launcher,
             is_node_unresponsive: self.is_node_unresponsive(&vmi, now),
             now,
@@ -281,7 +294,7 @@ impl Reconcile for Controller {
                 self.recorder.publish(regarding, reason, why.clone()).await;
             }
         }
-        let mut requeue = decision.again;
+        let mut requeue = decision.again.or(look_again);
         for step in &decision.steps {
             match step {
                 Step::CreatePod(node) => {

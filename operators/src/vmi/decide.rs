@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
+use super::pod_events::Warning;
 use super::{Launcher, LauncherPod, StartedBy, Wait, consumer};
 use crate::conditions::{set, set_false};
 
@@ -28,7 +29,7 @@ const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
 const NO_POD: &str = "FailedCreate";
 
 /// How long a Pod may take until it runs without a write that says so: most need less.
-const PREPARATION: Duration = Duration::from_secs(10);
+pub(super) const PREPARATION: Duration = Duration::from_secs(10);
 
 /// What is observed of an instance.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +44,8 @@ pub struct Observed<'a> {
     pub failure: Option<&'a str>,
     /// What it waits for before it gets a Pod.
     pub wait: Option<&'a Wait>,
+    /// What keeps its Pod from its start on its node, as events tell it.
+    pub warning: Option<&'a Warning>,
     /// What launchers have in common.
     pub launcher: &'a Launcher,
     /// Whether the node that it was handed over to is not heard of.
@@ -150,6 +153,11 @@ fn ran_before_pods(vmi: &VirtualMachineInstance) -> bool {
     has_started(vmi) || !vmi.metadata.labels.contains_key(NODE_LABEL)
 }
 
+/// Whether an instance is to be brought to a node.
+pub(super) fn is_starting(vmi: &VirtualMachineInstance) -> bool {
+    node(vmi).is_none() && vmi.metadata.deletion_timestamp.is_none() && !is_final(vmi)
+}
+
 fn is_final(vmi: &VirtualMachineInstance) -> bool {
     super::is_final(&vmi.status.phase)
 }
@@ -211,7 +219,7 @@ fn fail_with_node(node: &str, observed: &Observed<'_>, decision: &mut Decision) 
 
 /// Brings an instance to a node.
 fn start(observed: &Observed<'_>, decision: &mut Decision) {
-    let current = observed.pods.iter().filter(|pod| !pod.is_deleted()).min_by_key(|pod| age(pod));
+    let current = current(observed.pods);
     let surplus = observed.pods.iter().filter(|pod| !pod.is_deleted());
     let surplus =
         surplus.filter(|pod| current.is_some_and(|current| current.metadata.uid != pod.metadata.uid));
@@ -259,7 +267,10 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
         set_false(&mut status.conditions, SYNCHRONIZED, Some(why), observed.now);
         return;
     }
-    let failure = pod.image_failure().map(|failure| (failure.reason.as_str(), failure.message.as_str()));
+    let failure = pod
+        .container_failure()
+        .map(|failure| (failure.reason.as_str(), failure.message.as_str()))
+        .or_else(|| observed.warning.map(|warning| (warning.reason.as_str(), warning.message.as_str())));
     set_false(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
     let unbound = pod.unbound();
     report_unbound(unbound, observed, decision);
@@ -282,10 +293,19 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
 
 /// How much of [`PREPARATION`] a Pod has left; none where it is not known how old it is.
 fn preparation(pod: &LauncherPod, now: Timestamp) -> Option<Duration> {
+    time_since_creation(pod, now).map(|age| PREPARATION.saturating_sub(age))
+}
+
+/// How old a Pod is, if that is known.
+pub(super) fn time_since_creation(pod: &LauncherPod, now: Timestamp) -> Option<Duration> {
     let created: Timestamp = pod.metadata.creation_timestamp.as_deref()?.parse().ok()?;
-    // Clocks differ: one that is created later has all of it.
-    let age = Duration::try_from(now.duration_since(created)).unwrap_or_default();
-    Some(PREPARATION.saturating_sub(age))
+    // Clocks differ: one that is created later is new.
+    Some(Duration::try_from(now.duration_since(created)).unwrap_or_default())
+}
+
+/// The Pod that is to run an instance.
+pub(super) fn current<'a>(pods: &[&'a LauncherPod]) -> Option<&'a LauncherPod> {
+    pods.iter().copied().filter(|pod| !pod.is_deleted()).min_by_key(|pod| age(pod))
 }
 
 /// Has the instance say why its Pod is not bound to a node, while it has one that is not.

@@ -186,8 +186,14 @@ impl LauncherPod {
         ended.find(|ended| ended.exit_code != 0)
     }
 
+    /// Whether the process of any container runs or has run, an init container's too.
+    pub fn has_started_any(&self) -> bool {
+        let mut all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        all.any(|one| one.state.running.is_some() || one.state.terminated.is_some())
+    }
+
     /// Why an image cannot be pulled, or a container cannot be made of it.
-    pub fn image_failure(&self) -> Option<&Waiting> {
+    pub fn container_failure(&self) -> Option<&Waiting> {
         const FAILURES: [&str; 9] = [
             "ErrImagePull",
             "ImagePullBackOff",

@@ -29,6 +29,7 @@ fn decided(vmi: &VirtualMachineInstance, pods: &[LauncherPod], started_by: Start
         consumers: &[],
         failure: None,
         wait: None,
+        warning: None,
         launcher: &launcher(started_by),
         is_node_unresponsive: false,
         now: Timestamp::UNIX_EPOCH,
@@ -44,6 +45,7 @@ fn without_node(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Decision 
         consumers: &[],
         failure: None,
         wait: None,
+        warning: None,
         launcher: &launcher(StartedBy::Kubelet),
         is_node_unresponsive: true,
         now: Timestamp::UNIX_EPOCH,
@@ -98,6 +100,7 @@ fn an_instance_whose_pod_does_not_run_for_long_is_scheduling() {
             consumers: &[],
             failure: None,
             wait: None,
+            warning: None,
             launcher: &launcher,
             is_node_unresponsive: false,
             now,
@@ -153,6 +156,7 @@ fn failed_image_pulls_and_pod_creations_are_reported() {
         consumers: &[],
         failure: Some("exceeded quota"),
         wait: None,
+        warning: None,
         launcher: &launcher,
         is_node_unresponsive: false,
         now: Timestamp::UNIX_EPOCH,
@@ -312,5 +316,56 @@ fn an_instance_of_another_launcher_image_is_marked_while_it_runs() {
             (vec![], ""),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn why_a_pod_waits_on_its_node_is_reported_as_the_kubelet_says_it() {
+    let new = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
+    let launcher = launcher(StartedBy::Kubelet);
+    let waiting = |reason: &str| {
+        let waiting = json!({"reason": reason, "message": format!("m of {reason}")});
+        json!({"containerStatuses": [{"name": "compute", "state": {"waiting": waiting}}]})
+    };
+    let mount =
+        Warning { reason: "FailedMount".to_owned(), message: "configmap \"missing\" not found".to_owned() };
+    for (status, warning, expected) in [
+        (waiting("ContainerCreating"), None, None),
+        (
+            waiting("ContainerCreating"),
+            Some(&mount),
+            Some(("FailedMount", "configmap \"missing\" not found")),
+        ),
+        (
+            waiting("CreateContainerConfigError"),
+            Some(&mount),
+            Some(("CreateContainerConfigError", "m of CreateContainerConfigError")),
+        ),
+        (waiting("CreateContainerError"), None, Some(("CreateContainerError", "m of CreateContainerError"))),
+        (waiting("RunContainerError"), None, Some(("RunContainerError", "m of RunContainerError"))),
+    ] {
+        let pod = pod("1", "node1", status.clone());
+        let observed = |vmi| {
+            decide(&Observed {
+                vmi,
+                pods: &[&pod],
+                consumers: &[],
+                failure: None,
+                wait: None,
+                warning,
+                launcher: &launcher,
+                is_node_unresponsive: false,
+                now: Timestamp::UNIX_EPOCH,
+            })
+        };
+        let decision = observed(&new);
+        let said = decision.status.conditions.iter().find(|one| one.r#type == SYNCHRONIZED);
+        let said = said.map(|said| (said.reason.as_str(), said.message.as_str()));
+        assert_eq!((said, decision.steps.len()), (expected, 0), "{status}");
+        let phase = if expected.is_some() { "Scheduling" } else { "Pending" };
+        assert_eq!(decision.status.phase, phase, "{status}");
+        let mut later = new.clone();
+        later.status = decision.status.clone();
+        assert_eq!(observed(&later).status, decision.status, "it is written once: {status}");
     }
 }
