@@ -97,9 +97,9 @@ pub(super) fn resources(given: &v1::ResourceRequirements, found: &mut Findings) 
         memory_request: quantity(given.requests.get("memory"), &requests.at("memory"), found),
         memory_limit: quantity(given.limits.get("memory"), &limits.at("memory"), found),
     };
-    for (name, text) in &given.requests {
-        if name != "cpu" && name != "memory" {
-            let _: Option<Bytes> = quantity(Some(text), &requests.at(name), found);
+    for (list, at) in [(&given.requests, &requests), (&given.limits, &limits)] {
+        for (name, text) in list.iter().filter(|(name, _)| *name != "cpu" && *name != "memory") {
+            let _: Option<Bytes> = quantity(Some(text), &at.at(name), found);
         }
     }
     if read.memory_request.is_some_and(|bytes| bytes < LEAST) {

@@ -8,6 +8,8 @@ use vireo_api::v1::{API_VERSION, Cpu, Devices, Quantity, VMI_KIND, VirtualMachin
 use super::template::Launcher;
 use crate::config::ClusterConfig;
 
+/// The name of a node's own storage among resources.
+pub(super) const EPHEMERAL_STORAGE_NAME: &str = "ephemeral-storage";
 /// Storage of a node that is requested for a Pod; KubeVirt's. Container disks take more as guests write to them.
 const EPHEMERAL_STORAGE: u64 = 50_000_000;
 /// What the logs of a Pod's containers may take beside that: kubelets keep 50 MiB of each, unless they are configured otherwise.
@@ -27,28 +29,33 @@ pub(super) struct Requests {
     pub(super) huge_pages: Option<(HugePage, u64)>,
     /// Of the memory, what is beside the guest, in bytes.
     pub(super) overhead: u64,
+    /// The most memory, in bytes, with all that may be beside the guest and without huge pages; if the instance limits it.
+    pub(super) memory_limit: Option<u64>,
     /// In thousandths of a CPU.
     pub(super) cpu: u64,
 }
 
 impl Requests {
-    /// What an instance requests, else the cluster's part of what its guest sees; and what is beside the guest.
+    /// What an instance requests, else its limit, else the cluster's part of what its guest sees; and what is beside the
+    /// guest.
     pub(super) fn of(vmi: &VirtualMachineInstance, launcher: &Launcher, config: &ClusterConfig) -> Self {
         let domain = &vmi.spec.domain;
         let resources = &domain.resources;
         let bytes = |given: Option<&Quantity>| Some(Bytes::try_from(given?).ok()?.get());
         let visible = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+        let limit = bytes(resources.limits.get("memory"));
         let guest = bytes(resources.requests.get("memory"))
+            .or(limit)
             .or_else(|| bytes(visible).map(|visible| percent(visible, config.memory_overcommit)))
-            .or_else(|| bytes(resources.limits.get("memory")))
             .unwrap_or_default();
         let page = domain.memory.as_ref().and_then(|memory| memory.hugepages.as_ref());
         let page = page.and_then(|pages| HugePage::of(pages.page_size.parse::<Bytes>().ok()?.get()));
         // Huge pages cannot be overcommitted: those of a guest are taken when it starts.
         let huge_pages = page.map(|page| (page, bytes(visible).unwrap_or(guest.max(page.bytes()))));
-        let guest = guest.saturating_sub(huge_pages.map_or(0, |(_, bytes)| bytes));
+        let without_pages = |bytes: u64| bytes.saturating_sub(huge_pages.map_or(0, |(_, pages)| pages));
+        let beside = overhead(vmi, launcher, config);
         let overcommits = resources.overcommit_guest_overhead == Some(true);
-        let overhead = if overcommits { 0 } else { overhead(vmi, launcher, config) };
+        let overhead = if overcommits { 0 } else { beside.requested };
         let cpu = domain.cpu.as_deref();
         let dedicated = has_dedicated_cpus(vmi);
         let isolated = dedicated && cpu.is_some_and(|cpu| cpu.isolate_emulator_thread == Some(true));
@@ -57,9 +64,10 @@ impl Requests {
         let requested = resources.requests.get("cpu").or_else(|| resources.limits.get("cpu"));
         let requested = requested.filter(|_| !dedicated).and_then(|given| MilliCpus::try_from(given).ok());
         Self {
-            memory: guest.saturating_add(overhead),
+            memory: without_pages(guest).saturating_add(overhead),
             huge_pages,
             overhead,
+            memory_limit: limit.map(|limit| without_pages(limit).saturating_add(beside.most)),
             cpu: requested.map_or(share, MilliCpus::get),
         }
     }
@@ -98,23 +106,39 @@ pub(super) struct EphemeralStorage {
     /// In bytes.
     pub(super) request: u64,
     /// In bytes; beyond it, the kubelet evicts the Pod. None where nothing bounds what the guest writes: to a container
-    /// disk or to that of a claim which it leaves as it is.
+    /// disk or to that of a claim which it leaves as it is; and where the instance has no limit of its own.
     pub(super) limit: Option<u64>,
 }
 
 impl EphemeralStorage {
-    /// That of all empty disks, and KubeVirt's request for what else there is.
+    /// What an instance says, else that of all empty disks; and KubeVirt's request for what else there is.
     pub(super) fn of(vmi: &VirtualMachineInstance) -> Self {
         let volumes = &vmi.spec.volumes;
         let capacities = volumes.iter().filter_map(|volume| volume.empty_disk.as_ref()?.capacity.as_ref());
         let capacities = capacities.filter_map(|capacity| Some(Bytes::try_from(capacity).ok()?.get()));
         let image = |capacity: u64| capacity.saturating_add(capacity.div_ceil(IMAGE_METADATA));
         let disks = capacities.map(image).fold(0, u64::saturating_add);
-        let request = EPHEMERAL_STORAGE.saturating_add(disks);
+        let needed = EPHEMERAL_STORAGE.saturating_add(disks);
+        let resources = &vmi.spec.domain.resources;
+        let given = |list: &BTreeMap<String, Quantity>| {
+            let bytes = Bytes::try_from(list.get(EPHEMERAL_STORAGE_NAME)?).ok()?;
+            Some(bytes.get().saturating_add(EPHEMERAL_STORAGE))
+        };
+        let limit = given(&resources.limits);
+        // A request above its limit is refused.
+        let request =
+            given(&resources.requests).unwrap_or_else(|| limit.map_or(needed, |limit| needed.min(limit)));
         let is_bounded = |volume: &Volume| volume.container_disk.is_none() && volume.ephemeral.is_none();
-        let limit = (disks > 0 && volumes.iter().all(is_bounded)).then(|| request.saturating_add(LOGS));
-        Self { request, limit }
+        let of_disks =
+            (disks > 0 && volumes.iter().all(is_bounded)).then(|| needed.max(request).saturating_add(LOGS));
+        Self { request, limit: limit.or(of_disks) }
     }
+}
+
+/// Resources that nothing else here is about, as an instance names them.
+pub(super) fn others(given: &BTreeMap<String, Quantity>) -> impl Iterator<Item = (&String, &Quantity)> {
+    const CALCULATED: [&str; 3] = ["cpu", "memory", EPHEMERAL_STORAGE_NAME];
+    given.iter().filter(|(name, _)| !CALCULATED.contains(&name.as_str()))
 }
 
 /// How many devices of each resource of nodes an instance requests.
@@ -127,7 +151,7 @@ pub(super) fn host_devices(devices: &Devices) -> BTreeMap<&str, u64> {
 }
 
 /// What is beside the guest, with what the instance adds to it, by the cluster's ratio.
-fn overhead(vmi: &VirtualMachineInstance, launcher: &Launcher, config: &ClusterConfig) -> u64 {
+fn overhead(vmi: &VirtualMachineInstance, launcher: &Launcher, config: &ClusterConfig) -> LauncherOverhead {
     let has_kvm = launcher.has_kvm && !config.use_emulation;
     // Objects in lists have no kind of their own.
     let vmi_of_kind = VirtualMachineInstance {
@@ -135,21 +159,24 @@ fn overhead(vmi: &VirtualMachineInstance, launcher: &Launcher, config: &ClusterC
         kind: VMI_KIND.to_owned(),
         ..vmi.clone()
     };
-    let overhead = match Vm::try_from(&vmi_of_kind) {
+    let LauncherOverhead { requested, most } = match Vm::try_from(&vmi_of_kind) {
         Ok(vm) => LauncherOverhead::of(&vm, Runner::of(&vm, launcher.hypervisor, has_kvm)),
         Err(_) => LauncherOverhead::UNKNOWN,
     };
-    let bytes = overhead.requested;
     let reserved = vmi.spec.domain.memory.as_ref().and_then(|memory| memory.reserved_overhead.as_ref());
     let added = reserved.and_then(|reserved| Bytes::try_from(reserved.added_overhead.as_ref()?).ok());
-    let bytes = added.map_or(bytes, |added| bytes.saturating_add(added.get()));
+    let all = |bytes: u64| scaled(bytes.saturating_add(added.map_or(0, Bytes::get)), config.overhead_ratio);
+    LauncherOverhead { requested: all(requested), most: all(most) }
+}
+
+fn scaled(bytes: u64, ratio: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
         reason = "some MiB times a number above 0; more than 64 bits can hold becomes the most that they can"
     )]
-    let bytes = (bytes as f64 * config.overhead_ratio).ceil() as u64;
+    let bytes = (bytes as f64 * ratio).ceil() as u64;
     bytes
 }
 
@@ -208,12 +235,44 @@ mod tests {
                 16 * MI,
                 100,
             ),
-            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI, 100),
+            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 1024 * MI, 100),
         ] {
             let config = ClusterConfig::default();
             let Requests { memory: has, overhead, cpu: vcpus, .. } = requests(&vmi(domain.clone()), &config);
             assert_eq!((has, vcpus), (memory.saturating_add(overhead), cpu), "{domain}");
         }
+    }
+
+    #[test]
+    fn the_limit_of_memory_has_all_that_may_be_beside_the_guest() {
+        let guest = json!({"guest": "64Mi"});
+        let limits = |memory: &str| json!({"limits": {"memory": memory}});
+        let of = |domain: Value, config: &ClusterConfig| requests(&vmi(domain), config);
+        let usual = ClusterConfig::default();
+        // In KiB: the launcher 32 MiB, a vCPU 2 MiB, page tables 256 KiB.
+        let most = (34 << 10) + 256;
+        for (domain, limit) in [
+            (json!({"memory": guest}), None),
+            (json!({"memory": guest, "resources": limits("1Gi")}), Some(1024)),
+            (
+                json!({"memory": guest, "resources": {"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"},
+                    "overcommitGuestOverhead": true}}),
+                Some(64),
+            ),
+        ] {
+            let requests = of(domain.clone(), &usual);
+            let expected = limit.map(|mib| (mib << 10) + most);
+            assert_eq!(requests.memory_limit.map(|limit| limit >> 10), expected, "{domain}");
+            assert!(requests.memory_limit.is_none_or(|limit| limit >= requests.memory), "{domain}");
+        }
+        let config = ClusterConfig { overhead_ratio: 2.0, ..ClusterConfig::default() };
+        let doubled = of(json!({"memory": guest, "resources": limits("64Mi")}), &config);
+        assert_eq!(doubled.memory_limit, Some(64 * MI + 2 * most * 1024));
+        let pages = json!({"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}});
+        let paged = of(json!({"memory": pages, "resources": limits("80Mi")}), &usual);
+        // No page tables of small pages.
+        assert_eq!(paged.memory_limit, Some(16 * MI + 34 * MI));
+        assert_eq!(paged.memory - paged.overhead, 16 * MI);
     }
 
     #[test]
@@ -243,7 +302,7 @@ mod tests {
                 32 * MI,
                 10,
             ),
-            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI, 334),
+            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 1024 * MI, 334),
         ] {
             let Requests { memory: has, overhead, cpu: vcpus, .. } = requests(&vmi(domain.clone()), &config);
             assert_eq!((has, vcpus), (memory.saturating_add(overhead), cpu), "{domain}");
@@ -302,6 +361,35 @@ mod tests {
             "the guest may write to all of its image"
         );
         assert_eq!(of(json!([disk("a", "1Mi"), ephemeral])), (one, None));
+    }
+
+    #[test]
+    fn ephemeral_storage_is_what_the_instance_says() {
+        let of = |resources: Value, disks: bool| {
+            let disk = json!({"name": "a", "emptyDisk": {"capacity": "1Gi"}});
+            let volumes = if disks { json!([disk]) } else { json!([]) };
+            let spec = json!({"domain": {"resources": resources}, "volumes": volumes});
+            let vmi = serde_json::from_value(json!({ "spec": spec })).unwrap();
+            let EphemeralStorage { request, limit } = EphemeralStorage::of(&vmi);
+            (request, limit)
+        };
+        let given = |field: &str, quantity: &str| json!({field: {"ephemeral-storage": quantity}});
+        let (base, disk) = (50_000_000, 1025 << 20);
+        assert_eq!(of(given("requests", "1G"), false), (1_000_000_000 + base, None));
+        assert_eq!(of(given("limits", "2G"), false), (base, Some(2_000_000_000 + base)));
+        let both = json!({"requests": {"ephemeral-storage": "1G"}, "limits": {"ephemeral-storage": "3G"}});
+        assert_eq!(of(both, true), (1_000_000_000 + base, Some(3_000_000_000 + base)));
+        assert_eq!(of(given("limits", "1M"), true), (1_000_000 + base, Some(1_000_000 + base)));
+        assert_eq!(
+            of(given("requests", "1M"), true),
+            (1_000_000 + base, Some(disk + base + LOGS)),
+            "a guest that fills its disk is not evicted"
+        );
+        assert_eq!(
+            of(given("requests", "4G"), true),
+            (4_000_000_000 + base, Some(4_000_000_000 + base + LOGS)),
+            "a request above its limit is refused"
+        );
     }
 
     #[test]

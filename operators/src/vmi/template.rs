@@ -16,7 +16,7 @@ use vireo_api::names::{
     SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE, VMI_ID_LABEL, vmi_id,
 };
 use vireo_api::spec::HypervisorChoice;
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{self, VirtualMachineInstance};
 use vireo_client::Kind;
 use vireo_client::program::log_level;
 
@@ -24,7 +24,9 @@ use super::claims::Claims;
 use super::images::ImageDelivery;
 use super::nodes;
 use super::pod::OVERHEAD_ANNOTATION;
-use super::resources::{EphemeralStorage, Requests, has_dedicated_cpus, host_devices};
+use super::resources::{
+    EPHEMERAL_STORAGE_NAME, EphemeralStorage, Requests, has_dedicated_cpus, host_devices, others,
+};
 use super::volumes::{empty_dir, mount};
 use crate::config::ClusterConfig;
 
@@ -32,8 +34,6 @@ use crate::config::ClusterConfig;
 const END_MARGIN: i64 = 30;
 /// The grace period of guests that do not say, in seconds.
 const DEFAULT_GRACE: i64 = 30;
-/// The resource of a node's own storage.
-const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// The longest beginning of a Pod's name that is the name of its instance.
 const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
@@ -216,7 +216,7 @@ fn resources(
     by_kubelet: bool,
     config: &ClusterConfig,
 ) -> ResourceRequirements {
-    let pages = requests.huge_pages;
+    let Requests { huge_pages: pages, memory_limit, .. } = *requests;
     let cpu_limit = limits_cpu.then(|| super::resources::cpu_limit(vmi, requests)).flatten();
     let mut requests = BTreeMap::from([
         ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
@@ -231,8 +231,10 @@ fn resources(
         limits.extend(huge_pages);
         requests.extend(limits.clone());
         let storage = EphemeralStorage::of(vmi);
-        requests.insert(EPHEMERAL_STORAGE.to_owned(), Quantity(storage.request.to_string()));
-        limits.extend(storage.limit.map(|limit| (EPHEMERAL_STORAGE.to_owned(), Quantity(limit.to_string()))));
+        requests.insert(EPHEMERAL_STORAGE_NAME.to_owned(), Quantity(storage.request.to_string()));
+        let storage = storage.limit.map(|limit| (EPHEMERAL_STORAGE_NAME.to_owned(), limit));
+        let of_nodes = storage.into_iter().chain(memory_limit.map(|limit| ("memory".to_owned(), limit)));
+        limits.extend(of_nodes.map(|(name, limit)| (name, Quantity(limit.to_string()))));
         if vmi.spec.domain.devices.autoattach_vsock == Some(true) {
             limits.insert(VHOST_VSOCK_RESOURCE.to_owned(), Quantity("1".to_owned()));
         }
@@ -240,6 +242,11 @@ fn resources(
         if !config.use_emulation {
             limits.insert(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()));
         }
+        let given = &vmi.spec.domain.resources;
+        let quantity = |(name, given): (&String, &v1::Quantity)| (name.clone(), Quantity(given.0.clone()));
+        requests.extend(others(&given.requests).map(quantity));
+        limits.extend(others(&given.limits).map(quantity));
+        limits.extend(given.limits.get_key_value("cpu").map(quantity));
     }
     limits.extend(cpu_limit.map(|limit| ("cpu".to_owned(), Quantity(format!("{limit}m")))));
     ResourceRequirements {

@@ -14,11 +14,12 @@ const WRITE: &str = "VIREO_WRITE_PAGES";
 const POD: &str = "--- # its launcher Pod\n";
 
 /// Files of the directory `golden`, and what is particular about their clusters.
-const CASES: [(&str, StartedBy, ImageDelivery); 8] = [
+const CASES: [(&str, StartedBy, ImageDelivery); 9] = [
     ("container-disk", StartedBy::Kubelet, ImageDelivery::Containers),
     ("placement", StartedBy::Kubelet, ImageDelivery::Containers),
     ("devices", StartedBy::Kubelet, ImageDelivery::Containers),
     ("empty-disk", StartedBy::Kubelet, ImageDelivery::Containers),
+    ("limits", StartedBy::Kubelet, ImageDelivery::Containers),
     ("dedicated", StartedBy::Kubelet, ImageDelivery::Containers),
     ("configured", StartedBy::Kubelet, ImageDelivery::Containers),
     ("image-volumes", StartedBy::Kubelet, ImageDelivery::Volumes),
