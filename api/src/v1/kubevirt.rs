@@ -420,7 +420,7 @@ shapes! {
         pub resource_name: String,
         /// The patch, in JSON.
         pub patch: String,
-        /// Type of the patch: `json` or `merge`.
+        /// Type of the patch: `json`, `merge` or `strategic`.
         pub r#type: String = "type",
     }
 

@@ -140,7 +140,10 @@ fn merge_list(
             }
             (None, _) => {
                 indices.insert(id.clone(), elements.len());
-                elements.push(Some(without_directives(change)));
+                // Also directives of what is in it are carried out, not stored.
+                let mut element = Value::Null;
+                apply(&mut element, change, path, keys)?;
+                elements.push(Some(element));
             }
         }
     }

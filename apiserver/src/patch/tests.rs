@@ -65,6 +65,21 @@ fn lists_of_a_strategic_patch_are_merged_by_their_key() {
 }
 
 #[test]
+fn directives_in_new_elements_are_not_stored() {
+    let keys = [("spec.containers", "name"), ("spec.containers.env", "name")];
+    let patch = json!({"spec": {"containers": [{"name": "a", "image": null,
+        "env": [{"name": "A", "$patch": "delete"}, {"name": "B", "value": "1"}],
+        "securityContext": {"$patch": "replace", "privileged": true},
+        "resources": {"$retainKeys": ["limits"], "limits": {"cpu": 1}}}]}});
+    for object in [json!({"spec": {"containers": []}}), json!({})] {
+        let patched = apply(Kind::Strategic, &object, patch.clone(), &keys).unwrap();
+        let expected = json!([{"name": "a", "env": [{"name": "B", "value": "1"}],
+            "securityContext": {"privileged": true}, "resources": {"limits": {"cpu": 1}}}]);
+        assert_eq!(patched["spec"]["containers"], expected);
+    }
+}
+
+#[test]
 fn a_test_for_null_holds_where_there_is_nothing() {
     let adding = json!([
         {"op": "test", "path": "/metadata/finalizers", "value": null},

@@ -18,7 +18,7 @@ pub const REMOVE_WORKLOADS: &str = "RemoveWorkloads";
 /// Keeps the installation while there are VMs or VMIs; the default.
 pub const BLOCK_UNINSTALL: &str = "BlockUninstallIfWorkloadsExist";
 /// Types of patches.
-const PATCHES: [&str; 2] = ["json", "merge"];
+const PATCHES: [&str; 3] = ["json", "merge", "strategic"];
 
 /// Reads a KubeVirt object.
 ///
@@ -172,10 +172,11 @@ mod tests {
     #[test]
     fn settings_are_valid_or_named() {
         assert_eq!(problems(json!({})), [""; 0]);
-        let patch =
-            json!({"resourceType": "Deployment", "resourceName": "virt-api", "patch": "{}", "type": "merge"});
+        let patches = PATCHES.map(|kind| {
+            json!({"resourceType": "Deployment", "resourceName": "virt-api", "patch": "{}", "type": kind})
+        });
         let valid = json!({"imagePullPolicy": "Never", "uninstallStrategy": REMOVE_WORKLOADS,
-            "customizeComponents": {"patches": [patch]}, "infra": {"replicas": 1}});
+            "customizeComponents": {"patches": patches}, "infra": {"replicas": 1}});
         assert_eq!(problems(valid), [""; 0]);
         for (spec, field) in [
             (json!({"imagePullPolicy": "Sometimes"}), "spec.imagePullPolicy"),
@@ -191,7 +192,11 @@ mod tests {
             ),
             (
                 json!({"customizeComponents": {"patches": [
-                    {"resourceType": "a", "resourceName": "b", "patch": "{}", "type": "strategic"}]}}),
+                    {"resourceType": "a", "resourceName": "b", "patch": "{}", "type": "apply"}]}}),
+                "spec.customizeComponents.patches[0].type",
+            ),
+            (
+                json!({"customizeComponents": {"patches": [{"resourceType": "a", "resourceName": "b", "patch": "{}"}]}}),
                 "spec.customizeComponents.patches[0].type",
             ),
             (
