@@ -13,6 +13,7 @@ mod networks;
 mod projected;
 mod refused;
 mod state;
+mod upgrade;
 mod volumes;
 mod writes;
 
@@ -196,7 +197,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let guest = made("archive")?.join("disk.oci.tar");
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
     let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL + disturbed::limit());
-    let builder = builder.file(programs.join("virtctl"));
+    let builder = builder.file(programs.join("virtctl")).file(programs.join("vireo"));
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
     let cluster = Cluster::up(builder, &directory)?;
     let vireo = Vireo::new(&cluster, begun);

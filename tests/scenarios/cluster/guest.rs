@@ -5,7 +5,7 @@ use vireo_tests::Status;
 use vireo_tests::eventually::eventually;
 use vireo_tests::installed::Login;
 
-use super::{STEP, Vireo};
+use super::{STEP, Vireo, upgrade};
 use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/cluster/demo.yaml");
@@ -14,6 +14,10 @@ const PORT: u16 = 8080;
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler";
 /// What tells one boot of a guest from another.
 pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+/// The Secret with the key that its user is let in with.
+const KEYS: &str = "demo-keys";
+/// A finalizer of a test.
+const FINALIZER: &str = "example.com/looks";
 /// Leaves a file by which [`is_the_same`] knows the guest.
 pub(super) const KEEP: &str = "echo kept >/tmp/kept";
 
@@ -25,6 +29,7 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let manifest = logged().replace("autoattachGraphicsDevice: false", "autoattachGraphicsDevice: true");
     let manifest = manifest.replace(ports, &format!("{ports}        - port: {PORT}\n"));
     assert!(manifest.contains(&format!("port: {PORT}")), "{manifest}");
+    let manifest = limited(&has_key(vireo, &manifest)?);
     vireo.feed("apply -f -", &manifest);
     vireo.phase("demo", "Running")?;
     vireo.step("it runs");
@@ -42,11 +47,13 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     serves_a_page(vireo, &mut guest)?;
     guest.run(KEEP)?;
     let boot = guest.run(BOOT_ID)?;
+    lets_its_user_in(vireo, &boot)?;
     is_measured(vireo)?;
     is_paused(vireo)?;
     assert_eq!(guest.run(BOOT_ID)?, boot, "paused and not restarted");
     needs_permissions(vireo)?;
     outlives_its_agent(vireo, guest, &boot)?;
+    upgrade::leaves_guests_alone(vireo, console(vireo)?, &boot)?;
     is_shut_down(vireo)
 }
 
@@ -85,6 +92,45 @@ pub(super) fn logged() -> String {
     MANIFEST.replace(devices, &format!("{devices}      logSerialConsole: true\n"))
 }
 
+/// A guest with the key of a Secret.
+fn has_key(vireo: &Vireo<'_>, manifest: &str) -> Result<String, HostError> {
+    let key = vireo.host.work("key");
+    vireo.shell(&format!("ssh-keygen -q -t ed25519 -N '' -C vireo -f {key}"))?;
+    vireo.ok(&format!("create secret generic {KEYS} --from-file=vireo={key}.pub"));
+    let networks = "  networks:\n";
+    assert!(manifest.contains(networks), "{manifest}");
+    let credentials = format!(
+        "  accessCredentials: [{{sshPublicKey: {{source: {{secret: {{secretName: {KEYS}}}}}, propagationMethod: {{noCloud: {{}}}}}}}}]\n"
+    );
+    Ok(manifest.replace(networks, &(credentials + networks)))
+}
+
+/// A guest whose launcher has a limit of its memory.
+fn limited(manifest: &str) -> String {
+    let memory = "    memory:\n      guest: 256Mi\n";
+    assert!(manifest.contains(memory), "{manifest}");
+    manifest.replace(memory, &format!("{memory}    resources: {{limits: {{memory: 256Mi}}}}\n"))
+}
+
+/// `virtctl ssh`, through the API server.
+fn lets_its_user_in(vireo: &Vireo<'_>, boot: &str) -> Result<(), HostError> {
+    vireo.step("it lets its user in");
+    let (virtctl, key) = (vireo.host.input("virtctl"), vireo.host.work("key"));
+    let known = vireo.host.work("known-hosts");
+    let options = "-t='-o StrictHostKeyChecking=accept-new' -t='-o BatchMode=yes'";
+    let line = format!(
+        "{virtctl} ssh -i {key} --known-hosts {known} {options} vireo@vmi/demo -c '{BOOT_ID}; exit 3'"
+    );
+    let reported = vireo.run_on_node(&line)?;
+    assert_eq!(
+        (reported.status, reported.stdout.trim()),
+        (Status::Code(3), boot.trim()),
+        "{}",
+        reported.stderr
+    );
+    Ok(())
+}
+
 pub(super) fn is_logged(vireo: &Vireo<'_>) -> Result<(), HostError> {
     eventually("the console is in the log", STEP, || {
         let log = vireo.ok("logs -l vm.kubevirt.io/name=demo -c guest-console-log --tail=-1");
@@ -110,6 +156,8 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(condition(&pod, "Ready")["status"], "True", "{pod:#}");
     // By the cluster's cpuAllocationRatio, and what admission writes into every VMI.
     assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"], "50m", "{:#}", pod["spec"]);
+    let limit = &pod["spec"]["containers"][0]["resources"]["limits"]["memory"];
+    assert!(limit.is_string(), "its own and what is beside it: {:#}", pod["spec"]);
     assert_eq!(vmi["spec"]["domain"]["machine"]["type"], "q35", "{:#}", vmi["spec"]);
     let owner = &pod["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&"VirtualMachineInstance".into(), &vmi["metadata"]["uid"]));
@@ -285,6 +333,27 @@ pub(super) fn is_the_same(vireo: &Vireo<'_>, pod: &serde_json::Value, boot: &str
     Ok(())
 }
 
+/// A guest whose instance is deleted shuts down, as it does when its power button is pressed, and has succeeded.
+pub(super) fn is_shut_down_by_its_deletion(
+    vireo: &Vireo<'_>,
+    name: &str,
+    mut console: Login<'_>,
+) -> Result<(), HostError> {
+    vireo.step("it is deleted, which shuts it down");
+    // So that it can be looked at when it has ended.
+    let add = format!(r#"[{{"op": "add", "path": "/metadata/finalizers/-", "value": "{FINALIZER}"}}]"#);
+    vireo.ok(&format!("patch vmi {name} --type json -p '{add}'"));
+    vireo.ok(&format!("delete vmi {name} --wait=false"));
+    // One that is killed says no such thing.
+    console.monitor().wait_for("reboot: Power down", STEP)?;
+    vireo.phase(name, "Succeeded")?;
+    vireo.becomes(&format!("vmi {name}"), "is released", |vmi| {
+        vmi["metadata"]["finalizers"] == serde_json::json!([FINALIZER])
+    })?;
+    vireo.ok(&format!(r#"patch vmi {name} --type merge -p '{{"metadata": {{"finalizers": null}}}}'"#));
+    vireo.gone(name)
+}
+
 fn is_shut_down(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("it shuts down from inside");
     let mut guest = console(vireo)?;
@@ -299,5 +368,6 @@ fn is_shut_down(vireo: &Vireo<'_>) -> Result<(), HostError> {
         "{pod:#}"
     );
     vireo.ok("delete vmi demo --timeout=120s");
+    vireo.ok(&format!("delete secret {KEYS} --ignore-not-found"));
     vireo.gone("demo")
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use vireo_tests::HostError;
 use vireo_tests::installed::Login;
 
-use super::{LIMIT, Vireo};
+use super::{LIMIT, Vireo, guest};
 use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/cluster/networks.yaml");
@@ -52,18 +52,16 @@ pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!((&nics[0]["ipAddress"], &nics[0]["podInterfaceName"]), (&primary.into(), &"eth0".into()));
 
     vireo.step("its guest is on it");
-    let mut guest = Login::over(vireo.console_process("networks")?);
-    guest.log_in()?;
+    let mut login = Login::over(vireo.console_process("networks")?);
+    login.log_in()?;
     for (nic, device, address) in [(&nics[0], "eth0", primary), (&nics[1], "eth1", address)] {
-        let shown = guest.run(&format!("ip address show dev {device}"))?;
+        let shown = login.run(&format!("ip address show dev {device}"))?;
         assert!(shown.contains(&format!("inet {address}/24")), "{shown}");
         assert!(nic["mac"].as_str().is_some_and(|mac| shown.contains(mac)), "{shown}\n{nics:#}");
     }
-    guest.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
+    login.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
     vireo.on_node(&format!("ping -c 3 -W 5 {primary}"))?;
-    drop(guest);
-    vireo.ok(&format!("delete vmi networks {LIMIT}"));
-    vireo.gone("networks")?;
+    guest::is_shut_down_by_its_deletion(vireo, "networks", login)?;
     vireo.ok(&format!("delete crd {CRD} {LIMIT}"));
     removed(vireo)
 }

@@ -83,9 +83,11 @@ pub(super) fn quota(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Images that cannot be had, or are none of a disk.
+/// Images that cannot be had, or are none of a disk; and an object that does not exist.
 pub(super) fn images(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("an image that cannot be pulled");
+    // Its Pod waits meanwhile.
+    vireo.feed("create -f -", &vmi("objectless", "configMap: {name: absent}"));
     vireo.feed("create -f -", &container_disk("unpulled", "127.0.0.1:1/absent:1", "IfNotPresent"));
     vireo.feed("create -f -", &container_disk("absent", "localhost/vireo/absent:1", "Never"));
     for (name, reasons) in
@@ -99,6 +101,15 @@ pub(super) fn images(vireo: &Vireo<'_>) -> Result<(), HostError> {
         vireo.ok(&format!("delete vmi {name} --timeout=120s"));
         vireo.gone(name)?;
     }
+
+    vireo.step("an object that does not exist");
+    let vmi = vireo.becomes("vmi objectless", "says why", |vmi| {
+        condition(vmi, "Synchronized")["reason"] == "FailedMount" && vmi["status"]["phase"] == "Scheduling"
+    })?;
+    let why = condition(&vmi, "Synchronized")["message"].to_string();
+    assert!(why.contains("configmap") && why.contains("absent") && why.contains("not found"), "{why}");
+    vireo.ok("delete vmi objectless --timeout=120s");
+    vireo.gone("objectless")?;
 
     vireo.step("an image without a disk");
     vireo.feed(
