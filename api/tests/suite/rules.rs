@@ -137,6 +137,11 @@ fn memory_and_vcpus() {
                 "resources.requests.cpu",
                 Invalid,
             ),
+            (
+                json!({"resources": {"limits": {"ephemeral-storage": "much"}}}),
+                "resources.limits.ephemeral-storage",
+                Invalid,
+            ),
             (json!({"cpu": {"sockets": 255}}), "cpu", Invalid),
             (json!({"cpu": {"sockets": 4_294_967_295u32, "cores": 4_294_967_295u32}}), "cpu", Invalid),
             (json!({"cpu": {"sockets": 4, "maxSockets": 2}}), "cpu.sockets", Invalid),
