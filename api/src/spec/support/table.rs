@@ -227,7 +227,7 @@ sections! {
         Both "domain.memory.reservedOverhead.memLock", "the limit of the launcher's locked memory";
     }
     "Resources" {
-        Both "domain.resources.limits{}", "in clusters those of [the launcher Pod](cluster.md#the-launcher-pod), of any resource; on a single host CPU and memory, which applies to what the hypervisor takes, too";
+        Both "domain.resources.limits{}", "in clusters those of [the launcher Pod](cluster.md#the-launcher-pod), of any resource; on a single host those of CPU and memory, and that of memory is for what the hypervisor takes, too";
         Both "domain.resources.overcommitGuestOverhead", "";
         Both "domain.resources.requests{}", "";
     }
