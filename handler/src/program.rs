@@ -43,9 +43,12 @@ pub fn main() -> ExitCode {
         Cli::command().error(ErrorKind::MissingRequiredArgument, text).exit()
     };
     match vmis {
-        Vmis::Manifests(manifests) => {
-            command::run(|| Ok(serve_manifests(node.settings()?, std::path::absolute(manifests)?)))
-        }
+        Vmis::Manifests { directory, images } => command::run(|| {
+            let mut settings = node.settings()?;
+            settings.allowed.named_images =
+                images.into_iter().map(std::path::absolute).collect::<Result<_, _>>()?;
+            Ok(serve_manifests(settings, std::path::absolute(directory)?))
+        }),
         Vmis::Cluster(pods) => {
             // Before the runtime has threads.
             let kept = capabilities::keep_needed();

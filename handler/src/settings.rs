@@ -90,7 +90,7 @@ impl Settings {
     /// its nodes.
     pub fn in_pods(self, pods: PathBuf) -> Self {
         let none = AllowedDirectories::Below(Vec::new());
-        let allowed = AllowedPaths { host_disks: none.clone(), images: none };
+        let allowed = AllowedPaths { host_disks: none.clone(), images: none, named_images: Vec::new() };
         Self { runtime: Runtime::Pods(pods), allowed, registries: None, ..self }
     }
 }

@@ -10,7 +10,8 @@ use crate::WantedFile;
 use crate::blobs::{Blobs, Location};
 use crate::format::{self, Format};
 use crate::layout::{digest_of, hex_of};
-use crate::oci::Image;
+use crate::names::ImageSelector;
+use crate::oci::{self, Image};
 use crate::sparse::{self, Budget};
 
 /// What may be written of an image.
@@ -24,7 +25,8 @@ fn file(content: &[u8]) -> File {
 
 fn unpack(archive: File, wanted: &WantedFile) {
     let Ok(blobs) = Blobs::open(Location::Archive(archive)) else { return };
-    let Ok(image) = Image::open(blobs, None) else { return };
+    let _ = oci::named(&blobs);
+    let Ok(image) = Image::open(blobs, &ImageSelector::Only) else { return };
     let mut output = file(&[]);
     if image.unpack(wanted, &mut output, &mut Budget(SPACE)).is_ok() {
         disk_of(&output);

@@ -12,6 +12,7 @@ mod format;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod layout;
+mod names;
 pub mod node_file;
 mod oci;
 mod protocol;
@@ -24,6 +25,7 @@ mod tar_headers;
 
 pub use convert::{Running, convert, qemu_img, start_qemu_img};
 pub use failure::{Failure, FailureKind};
+pub use names::{ImageName, ImageSelector, NamedImage};
 pub use oci_client::{ParseError, Reference};
 pub use protocol::{
     Action, Answer, ConvertRequest, Credentials, Endpoint, Qcow2Image, ReadRequest, Request, Task, Work,

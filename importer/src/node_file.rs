@@ -1,11 +1,13 @@
 //! Opens files of this node that manifests name, without following links, side effects or waiting.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
 /// How often a lookup is retried when the path changes meanwhile.
@@ -56,6 +58,24 @@ pub fn regular(path: &Path) -> Result<File, OpenError> {
 /// When it is something else, or cannot be opened.
 pub fn directory_beneath(parent: impl AsFd, path: &Path) -> Result<OwnedFd, OpenError> {
     Ok(beneath(parent, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
+}
+
+/// The names of what is in a directory, in order.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn names_in(directory: impl AsFd) -> Result<Vec<OsString>, OpenError> {
+    let opened = beneath(directory, Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in Dir::new(opened)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// Opens a regular file below a directory; no symbolic link is followed.
@@ -161,6 +181,7 @@ mod tests {
         assert!(directory_beneath(&images, Path::new("")).is_ok());
         assert!(matches!(directory_beneath(&images, Path::new("alias")), Err(OpenError::Link)));
         assert!(directory_beneath(&images, Path::new("inner/file")).is_err());
+        assert_eq!(names_in(&images).unwrap(), ["alias", "fifo", "inner", "link", "lost", "socket"]);
 
         assert!(regular(&at("administrators-link/link")).is_ok(), "who names it anywhere is trusted");
         assert!(matches!(regular(&at("images/fifo")), Err(OpenError::NotRegular)));

@@ -9,11 +9,17 @@ use oci_spec::image::{Descriptor, ImageIndex, ImageManifest, MediaType};
 
 use crate::WantedFile;
 use crate::blobs::{BlobError, Blobs, Part, is_about_content, plain, without_content};
+use crate::layout::hex_of;
+use crate::names::{ImageSelector, NamedImage, localhost_name};
 use crate::sparse::{self, Budget};
 use crate::tar_headers::{HeaderLimit, stored_size};
 
-/// Names an image in a layout's index.
+/// Names an image in a layout's index: a tag, or a whole name.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
+/// The whole name of an image in a layout's index, as containerd, Docker and BuildKit write it.
+const CONTAINERD_NAME: &str = "io.containerd.image.name";
+/// The most images with names in one layout. The list of them is one answer, which has a limit.
+const NAMED_LIMIT: usize = 100;
 /// No disk in an image is larger; a guard against decompression bombs.
 const FILE_LIMIT: u64 = 16 << 40;
 const WHITEOUT: &str = ".wh.";
@@ -43,6 +49,12 @@ pub(crate) enum OciError {
         /// How many there are.
         images: usize,
     },
+    /// It had an image of that digest when it was looked for.
+    #[error("the image has changed while it was imported: try again")]
+    NoDigest,
+    /// More names than an answer takes.
+    #[error("the layout names more than {NAMED_LIMIT} images")]
+    TooManyNames,
     /// Several images and none was chosen.
     #[error("the layout holds {0} images: add a tag to the reference")]
     Ambiguous(usize),
@@ -81,10 +93,10 @@ pub(crate) enum Found {
 }
 
 impl Image {
-    /// Chooses an image; without a tag the layout must hold just one.
-    pub(crate) fn open(blobs: Blobs, tag: Option<&str>) -> Result<Self, OciError> {
+    /// Chooses an image.
+    pub(crate) fn open(blobs: Blobs, selector: &ImageSelector) -> Result<Self, OciError> {
         let index = index(Part::Index, &blobs.index()?)?;
-        let descriptor = choose(index.manifests(), tag)?.clone();
+        let descriptor = choose(index.manifests(), selector)?.clone();
         let descriptor = match descriptor.media_type() {
             MediaType::ImageIndex => {
                 let part = Part::NestedIndex;
@@ -140,19 +152,41 @@ fn index(part: Part, bytes: &[u8]) -> Result<ImageIndex, OciError> {
     ImageIndex::from_reader(bytes).map_err(|_quotes| OciError::Document(part))
 }
 
-fn ref_name(descriptor: &Descriptor) -> Option<&str> {
-    descriptor.annotations().as_ref()?.get(REF_NAME).map(String::as_str)
+fn annotation<'a>(descriptor: &'a Descriptor, name: &str) -> Option<&'a str> {
+    descriptor.annotations().as_ref()?.get(name).map(String::as_str)
 }
 
-fn choose<'a>(manifests: &'a [Descriptor], tag: Option<&str>) -> Result<&'a Descriptor, OciError> {
-    match (tag, manifests) {
-        (Some(tag), _) => manifests
+/// The images of a layout for this platform that a reference to `localhost` may mean. What is not valid has no name.
+pub(crate) fn named(blobs: &Blobs) -> Result<Vec<NamedImage>, OciError> {
+    let index = index(Part::Index, &blobs.index()?)?;
+    let mut named = Vec::new();
+    for descriptor in index.manifests().iter().filter(|descriptor| is_for_platform(descriptor)) {
+        let (whole, reference) = (annotation(descriptor, CONTAINERD_NAME), annotation(descriptor, REF_NAME));
+        let Some(name) = localhost_name(whole, reference) else { continue };
+        if named.len() == NAMED_LIMIT {
+            return Err(OciError::TooManyNames);
+        }
+        let digest = descriptor.digest().to_string();
+        if hex_of(&digest).is_some() {
+            named.push(NamedImage { name, digest });
+        }
+    }
+    Ok(named)
+}
+
+fn choose<'a>(manifests: &'a [Descriptor], selector: &ImageSelector) -> Result<&'a Descriptor, OciError> {
+    match (selector, manifests) {
+        (ImageSelector::Tag(tag), _) => manifests
             .iter()
-            .find(|descriptor| ref_name(descriptor) == Some(tag))
-            .ok_or_else(|| OciError::NoTag { tag: tag.to_owned(), images: manifests.len() }),
-        (None, [only]) => Ok(only),
-        (None, []) => Err(OciError::NoPlatform),
-        (None, several) => match for_platform(several) {
+            .find(|descriptor| annotation(descriptor, REF_NAME) == Some(tag))
+            .ok_or_else(|| OciError::NoTag { tag: tag.clone(), images: manifests.len() }),
+        (ImageSelector::Digest(digest), _) => manifests
+            .iter()
+            .find(|descriptor| descriptor.digest().as_ref() == digest)
+            .ok_or(OciError::NoDigest),
+        (ImageSelector::Only, [only]) => Ok(only),
+        (ImageSelector::Only, []) => Err(OciError::NoPlatform),
+        (ImageSelector::Only, several) => match for_platform(several) {
             Some(one) if several.iter().all(|other| other.platform().is_some()) => Ok(one),
             _ => Err(OciError::Ambiguous(several.len())),
         },
@@ -160,12 +194,13 @@ fn choose<'a>(manifests: &'a [Descriptor], tag: Option<&str>) -> Result<&'a Desc
 }
 
 fn for_platform(manifests: &[Descriptor]) -> Option<&Descriptor> {
-    let fits = |descriptor: &&Descriptor| {
-        descriptor.platform().as_ref().is_none_or(|platform| {
-            platform.os().to_string() == "linux" && platform.architecture().to_string() == "amd64"
-        })
-    };
-    manifests.iter().find(fits)
+    manifests.iter().find(|descriptor| is_for_platform(descriptor))
+}
+
+fn is_for_platform(descriptor: &Descriptor) -> bool {
+    descriptor.platform().as_ref().is_none_or(|platform| {
+        platform.os().to_string() == "linux" && platform.architecture().to_string() == "amd64"
+    })
 }
 
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, LayoutKind, ReadAction};
+use crate::{Failure, LayoutKind, NamedImage, ReadAction};
 
 /// What the node agent asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +129,8 @@ impl fmt::Debug for Credentials {
 /// What the importer says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
+    /// The images of a layout that have names.
+    Named(Vec<NamedImage>),
     /// The digest of the image's manifest: `sha256:…`.
     Resolved(String),
     /// How far the download is.

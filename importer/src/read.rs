@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::blobs::{BlobError, Blobs, Location, plain};
 use crate::format::{self, Format, FormatError};
-use crate::oci::{Found, Image, OciError};
+use crate::names::ImageSelector;
+use crate::oci::{self, Found, Image, OciError};
 use crate::sparse::{self, Budget};
 use crate::{Answer, Failure, FailureKind, Qcow2Image};
 
@@ -87,19 +88,24 @@ impl fmt::Display for WantedFile {
 /// What to read, and of what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReadAction {
+    /// Find the images of a layout that have names: [`Answer::Named`].
+    List {
+        /// Of the source.
+        layout: LayoutKind,
+    },
     /// Find the digest of an image's manifest: [`Answer::Resolved`].
     Identify {
         /// Of the source.
         layout: LayoutKind,
-        /// Its name in the layout.
-        tag: Option<String>,
+        /// Which image of it.
+        image: ImageSelector,
     },
     /// Unpack a file of an image: [`Answer::Unpacked`].
     Unpack {
         /// Of the source.
         layout: LayoutKind,
-        /// Its name in the layout.
-        tag: Option<String>,
+        /// Which image of it.
+        image: ImageSelector,
         /// Of its manifest.
         digest: String,
         /// Which file.
@@ -121,7 +127,9 @@ impl ReadAction {
     /// How the source is stored, if it is a layout.
     pub(crate) fn layout(&self) -> Option<LayoutKind> {
         match self {
-            Self::Identify { layout, .. } | Self::Unpack { layout, .. } => Some(*layout),
+            Self::List { layout } | Self::Identify { layout, .. } | Self::Unpack { layout, .. } => {
+                Some(*layout)
+            }
             Self::Copy { .. } | Self::Upload { .. } => None,
         }
     }
@@ -207,10 +215,14 @@ impl From<ReadError> for Failure {
 pub fn read(action: &ReadAction, files: Files, most_bytes: u64) -> Answer {
     let mut budget = Budget(most_bytes);
     let done = match action {
-        ReadAction::Identify { layout, tag } => open(*layout, files.source, tag.as_deref())
-            .map(|image| Answer::Resolved(image.digest().to_owned())),
-        ReadAction::Unpack { layout, tag, digest, file } => {
-            unpack((*layout, tag.as_deref(), digest), file, files, &mut budget)
+        ReadAction::List { layout } => {
+            blobs(*layout, files.source).and_then(|blobs| Ok(Answer::Named(oci::named(&blobs)?)))
+        }
+        ReadAction::Identify { layout, image } => {
+            open(*layout, files.source, image).map(|image| Answer::Resolved(image.digest().to_owned()))
+        }
+        ReadAction::Unpack { layout, image, digest, file } => {
+            unpack((*layout, image, digest), file, files, &mut budget)
         }
         ReadAction::Copy { file } => copy(file, files, &mut budget),
         ReadAction::Upload { size } => upload(*size, files, &mut budget),
@@ -218,21 +230,24 @@ pub fn read(action: &ReadAction, files: Files, most_bytes: u64) -> Answer {
     done.unwrap_or_else(|error| Answer::Failed(error.into()))
 }
 
-fn open(layout: LayoutKind, source: OwnedFd, tag: Option<&str>) -> Result<Image, ReadError> {
-    let location = match layout {
+fn blobs(layout: LayoutKind, source: OwnedFd) -> Result<Blobs, ReadError> {
+    Ok(Blobs::open(match layout {
         LayoutKind::Directory => Location::Directory(source),
         LayoutKind::Archive => Location::Archive(source.into()),
-    };
-    Ok(Image::open(Blobs::open(location)?, tag)?)
+    })?)
+}
+
+fn open(layout: LayoutKind, source: OwnedFd, image: &ImageSelector) -> Result<Image, ReadError> {
+    Ok(Image::open(blobs(layout, source)?, image)?)
 }
 
 fn unpack(
-    (layout, tag, digest): (LayoutKind, Option<&str>, &str),
+    (layout, image, digest): (LayoutKind, &ImageSelector, &str),
     wanted: &WantedFile,
     Files { source, output, scratch }: Files,
     budget: &mut Budget,
 ) -> Result<Answer, ReadError> {
-    let image = open(layout, source, tag)?;
+    let image = open(layout, source, image)?;
     if image.digest() != digest {
         return Err(ReadError::Changed);
     }

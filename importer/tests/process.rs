@@ -13,8 +13,8 @@ use std::process::{Command, Output, Stdio};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use vireo_importer::{
-    Action, Answer, ConvertRequest, Endpoint, FailureKind, LayoutKind, Qcow2Image, ReadAction, ReadRequest,
-    Request, Task, WantedFile, Work,
+    Action, Answer, ConvertRequest, Endpoint, FailureKind, ImageName, ImageSelector, LayoutKind, NamedImage,
+    Qcow2Image, ReadAction, ReadRequest, Request, Task, WantedFile, Work,
 };
 
 /// A user that has no other process.
@@ -209,7 +209,8 @@ fn layout(directory: &Path, compression: &str, disk: &[u8]) -> String {
     let layer = put(&layer, &format!("application/vnd.oci.image.layer.v1.tar{suffix}"));
     let config = put(b"{}", "application/vnd.oci.image.config.v1+json");
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer]}).to_string();
-    let entry = put(manifest.as_bytes(), "application/vnd.oci.image.manifest.v1+json");
+    let mut entry = put(manifest.as_bytes(), "application/vnd.oci.image.manifest.v1+json");
+    entry["annotations"] = json!({"io.containerd.image.name": "localhost/vireo/guest:1"});
     let index = json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
     std::fs::write(directory.join("index.json"), index).unwrap();
     entry["digest"].as_str().unwrap().to_owned()
@@ -226,16 +227,22 @@ fn container_disks_of_each_kind_are_read_in_the_sandbox() {
         let digest = layout(directory.path(), compression, &disk);
         let unpack = |layout| {
             let (digest, file) = (digest.clone(), WantedFile::disk(None));
-            ReadAction::Unpack { layout, tag: None, digest, file }
+            ReadAction::Unpack { layout, image: ImageSelector::Only, digest, file }
         };
         let opened = File::open(directory.path()).unwrap();
+        let name = ImageName::Whole { repository: "vireo/guest".to_owned(), tag: "1".to_owned() };
+        let named = Answer::Named(vec![NamedImage { name, digest: digest.clone() }]);
+        let list = |layout| ReadAction::List { layout };
+        assert_eq!(import(list(LayoutKind::Directory), opened.try_clone().unwrap()).0, named);
         let (answer, written) = import(unpack(LayoutKind::Directory), opened);
         assert_eq!(answer, Answer::Unpacked, "{compression}");
         assert!(written == raw, "{compression}");
 
         let mut archive = tar::Builder::new(file());
         archive.append_dir_all("", directory.path()).unwrap();
-        let (answer, written) = import(unpack(LayoutKind::Archive), archive.into_inner().unwrap());
+        let archive = archive.into_inner().unwrap();
+        assert_eq!(import(list(LayoutKind::Archive), archive.try_clone().unwrap()).0, named);
+        let (answer, written) = import(unpack(LayoutKind::Archive), archive);
         assert_eq!(answer, Answer::Unpacked, "{compression}");
         assert!(written == raw, "{compression}");
     }
@@ -313,7 +320,7 @@ fn images_are_read_without_the_privileges_of_root() {
         std::fs::set_permissions(&index, std::fs::Permissions::from_mode(mode)).unwrap();
         let directory = std::fs::File::open(layout.path()).unwrap();
         let request = ReadRequest {
-            action: ReadAction::Identify { layout: LayoutKind::Directory, tag: None },
+            action: ReadAction::Identify { layout: LayoutKind::Directory, image: ImageSelector::Only },
             source: directory.as_raw_fd(),
             output: None,
             scratch: None,

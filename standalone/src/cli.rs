@@ -127,19 +127,21 @@ pub(crate) struct Standalone {
     /// creates VMs could name any file of this host.
     #[arg(long = "host-disks", value_name = "DIR")]
     host_disks: Vec<PathBuf>,
-    /// A directory below which VMs may use OCI images (containerDisk and kernelBoot: `oci:` and `oci-archive:`). May be repeated
-    /// again; without it none may. Nothing outside is reached from it: symbolic links in it are not followed.
+    /// A directory below which VMs may use OCI images (containerDisk and kernelBoot: `oci:` and `oci-archive:`), and where those
+    /// directly in it are found by their names (`localhost/name:tag`). May be repeated; without it none may. Nothing outside is
+    /// reached from it: symbolic links in it are not followed.
     #[arg(long = "images", value_name = "DIR")]
     images: Vec<PathBuf>,
 }
 
-fn below(directories: &[PathBuf]) -> std::io::Result<AllowedDirectories> {
+/// Directories as paths below them are compared.
+fn named(directories: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
     // What is named below one of them is compared by its name; one may itself be a symbolic link.
     let named = |directory: &PathBuf| match directory.components().any(|part| part == Component::ParentDir) {
         true => directory.canonicalize(),
         false => std::path::absolute(directory),
     };
-    Ok(AllowedDirectories::Below(directories.iter().map(named).collect::<Result<_, _>>()?))
+    directories.iter().map(named).collect()
 }
 
 impl Standalone {
@@ -148,7 +150,12 @@ impl Standalone {
         let mut node = self.node.settings()?;
         // It names an object, and names of objects are lower case.
         node.node_name.make_ascii_lowercase();
-        node.allowed = AllowedPaths { host_disks: below(&self.host_disks)?, images: below(&self.images)? };
+        let (host_disks, images) = (named(&self.host_disks)?, named(&self.images)?);
+        node.allowed = AllowedPaths {
+            host_disks: AllowedDirectories::Below(host_disks),
+            images: AllowedDirectories::Below(images.clone()),
+            named_images: images,
+        };
         let timeouts = ClientTimeouts::new(Duration::from_secs(self.client_timeout));
         Ok(Options { node, listen: self.listen, timeouts })
     }

@@ -25,7 +25,11 @@ fn check(allowed: &AllowedPaths, field: String, used: &Used) -> Option<Cause> {
         }
         Used::Image(image) => image,
     };
-    let why = allowed.check_image(image.path()?).err()?;
+    let why = match image.path() {
+        Some(path) => allowed.check_image(path).err()?,
+        None if image.is_local_name() => allowed.check_named_image().err()?,
+        None => return None,
+    };
     Some(Cause::invalid(field, format!("Invalid value: \"{image}\": {why}")))
 }
 
@@ -37,8 +41,9 @@ mod tests {
     use super::*;
 
     fn allowed(directories: &[&str]) -> AllowedPaths {
-        let directories = AllowedDirectories::Below(directories.iter().map(Into::into).collect());
-        AllowedPaths { host_disks: directories.clone(), images: directories }
+        let named_images: Vec<_> = directories.iter().map(Into::into).collect();
+        let directories = AllowedDirectories::Below(named_images.clone());
+        AllowedPaths { host_disks: directories.clone(), images: directories, named_images }
     }
 
     #[test]
@@ -81,5 +86,22 @@ mod tests {
             ]
         );
         assert_eq!(validate(&AllowedPaths::any(), Kind::VMI, &vmi, None), []);
+    }
+
+    #[test]
+    fn images_with_local_names_need_a_directory() {
+        let vmi = json!({"spec": {
+            "domain": {"firmware": {"kernelBoot": {"container": {"image": "localhost/vireo/kernel:1"}}}},
+            "volumes": [{"name": "a", "containerDisk": {"image": "localhost/vireo/guest@sha256:00ff"}},
+                {"name": "b", "containerDisk": {"image": "localhost:5000/vireo/guest:1"}}],
+        }});
+        let causes = validate(&allowed(&[]), Kind::VMI, &vmi, None);
+        let fields: Vec<_> = causes.iter().map(|cause| cause.field.as_str()).collect();
+        let kernel = "spec.domain.firmware.kernelBoot.container.image";
+        assert_eq!(fields, ["spec.volumes[0].containerDisk.image", kernel]);
+        let message = "Invalid value: \"localhost/vireo/kernel:1\": localhost is no registry: start vireo with --images DIR";
+        assert!(causes[1].message.starts_with(message), "{causes:?}");
+        assert_eq!(validate(&allowed(&["/srv"]), Kind::VMI, &vmi, None), []);
+        assert_eq!(validate(&allowed(&[]), Kind::VMI, &vmi, Some(&vmi)), [], "it was stored before");
     }
 }

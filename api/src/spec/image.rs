@@ -23,7 +23,8 @@ pub enum ImageRef {
         /// The manifest's name in the layout's index; needed where there are several.
         tag: Option<String>,
     },
-    /// `[registry/]name[:tag][@digest]`: an image that is pulled, in a cluster by the kubelet.
+    /// `[registry/]name[:tag][@digest]`: an image that is pulled, in a cluster by the kubelet. On a single host, those of
+    /// `localhost` without a port are images of the host: [`Self::is_local_name`].
     Registry(String),
 }
 
@@ -135,6 +136,12 @@ impl ImageRef {
         }
     }
 
+    /// Whether its registry is `localhost` without a port, as container runtimes name the images of their own host: no server
+    /// has it.
+    pub fn is_local_name(&self) -> bool {
+        matches!(self, Self::Registry(reference) if reference.starts_with("localhost/"))
+    }
+
     /// The manifest's name in the index of a layout or an archive.
     pub fn tag(&self) -> Option<&str> {
         match self {
@@ -227,6 +234,23 @@ mod tests {
         {
             let image: ImageRef = text.parse().unwrap();
             assert_eq!((image.path(), image.to_string().as_str()), (None, text));
+        }
+    }
+
+    #[test]
+    fn images_of_localhost_without_a_port_have_local_names() {
+        for (text, is_local) in [
+            ("localhost/linux", true),
+            ("localhost/vireo/guest:1", true),
+            ("localhost/linux@sha256:00ff", true),
+            ("localhost:5000/linux", false),
+            ("localhost", false),
+            ("localhost:1", false),
+            ("localhost.example/linux", false),
+            ("quay.example/localhost/linux", false),
+            ("oci:/localhost/linux", false),
+        ] {
+            assert_eq!(text.parse::<ImageRef>().unwrap().is_local_name(), is_local, "{text}");
         }
     }
 

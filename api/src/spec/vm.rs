@@ -144,9 +144,9 @@ impl Vm {
         self.disks.iter().filter(|disk| disk.source().is_hotpluggable())
     }
 
-    /// Whether an image of it is in a registry.
+    /// Whether a single host pulls an image of it from a registry.
     pub fn has_registry_images(&self) -> bool {
-        let is_pulled = |image: &ImageRef| matches!(image, ImageRef::Registry(_));
+        let is_pulled = |image: &ImageRef| matches!(image, ImageRef::Registry(_)) && !image.is_local_name();
         let of_kernel = match self.firmware().boot() {
             BootSource::Kernel(boot) => is_pulled(boot.image()),
             BootSource::Bios { .. } | BootSource::Efi { .. } => false,

@@ -48,6 +48,10 @@ pub(crate) struct Endpoint {
 pub(crate) struct Run {
     #[command(flatten)]
     source: Source,
+    /// A directory in which images are found by their names, for images of localhost without a port (`localhost/name:tag`): OCI
+    /// layouts and archives directly in it. May be repeated. Manifests may name `oci:` and `oci-archive:` anywhere.
+    #[arg(long = "images", value_name = "DIR", conflicts_with = "cluster")]
+    images: Vec<PathBuf>,
     #[command(flatten)]
     node: NodeArgs,
 }
@@ -76,8 +80,8 @@ struct Source {
 /// Where VMIs come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Vmis {
-    /// A directory.
-    Manifests(PathBuf),
+    /// A directory, and those of images that are found by their names.
+    Manifests { directory: PathBuf, images: Vec<PathBuf> },
     /// A cluster, with the kubelet's directory of Pods.
     Cluster(PathBuf),
 }
@@ -124,7 +128,9 @@ impl Run {
     /// The node's options, and where VMIs come from, if that is there.
     pub(crate) fn parts(self) -> Option<(NodeArgs, Vmis)> {
         let Source { manifests, cluster } = self.source;
-        Some((self.node, manifests.map(Vmis::Manifests).or(cluster.map(Vmis::Cluster))?))
+        let images = self.images;
+        let manifests = manifests.map(|directory| Vmis::Manifests { directory, images });
+        Some((self.node, manifests.or(cluster.map(Vmis::Cluster))?))
     }
 }
 
@@ -137,7 +143,14 @@ mod tests {
         let parse = |words: &[&str]| Cli::try_parse_from([&["virt-handler"], words].concat()).unwrap();
         let run = parse(&["--manifests", "there", "--state-dir", "here"]);
         let source = |cli: Cli| cli.run.parts().map(|(_, vmis)| vmis);
-        assert_eq!(source(run), Some(Vmis::Manifests("there".into())));
+        let manifests = |images: &[&str]| {
+            let images = images.iter().map(Into::into).collect();
+            Some(Vmis::Manifests { directory: "there".into(), images })
+        };
+        assert_eq!(source(run), manifests(&[]));
+        let run = parse(&["--manifests", "there", "--images", "/a", "--images", "/b"]);
+        assert_eq!(source(run), manifests(&["/a", "/b"]));
+        assert!(Cli::try_parse_from(["virt-handler", "--cluster", "--images", "/a"]).is_err());
         assert_eq!(source(parse(&["--cluster"])), Some(Vmis::Cluster("/var/lib/kubelet/pods".into())));
         assert_eq!(source(parse(&["--cluster", "/p"])), Some(Vmis::Cluster("/p".into())));
         assert!(Cli::try_parse_from(["virt-handler", "--manifests", "there", "--cluster"]).is_err());

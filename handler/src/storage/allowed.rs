@@ -20,6 +20,8 @@ pub struct AllowedPaths {
     pub host_disks: AllowedDirectories,
     /// The directories of OCI images, for a `containerDisk` and a `kernelBoot`. An image may also be such a directory.
     pub images: AllowedDirectories,
+    /// The directories whose layouts and archives are found by the names of their images: `localhost/name:tag`.
+    pub named_images: Vec<PathBuf>,
 }
 
 /// Why a path is not allowed. It does not reveal what exists there.
@@ -33,6 +35,11 @@ pub enum NotAllowed {
     /// No image may be used.
     #[error("images of this node are not enabled: start vireo with --images DIR, and use images below that")]
     NoImages,
+    /// No image may be used by a name without a registry.
+    #[error(
+        "localhost is no registry: start vireo with --images DIR, and have an OCI layout or archive with an image of this name in DIR"
+    )]
+    NoNamedImages,
     /// It is elsewhere.
     #[error("{path} is not below a directory of {option}: {directories}")]
     Elsewhere {
@@ -56,7 +63,8 @@ pub enum NotAllowed {
 impl AllowedPaths {
     /// Everything, for manifests of the node's administrator.
     pub fn any() -> Self {
-        Self { host_disks: AllowedDirectories::Any, images: AllowedDirectories::Any }
+        let (host_disks, images) = (AllowedDirectories::Any, AllowedDirectories::Any);
+        Self { host_disks, images, named_images: Vec::new() }
     }
 
     /// Whether a file may be a `hostDisk` by its path, whatever is there.
@@ -70,6 +78,17 @@ impl AllowedPaths {
             AllowedDirectories::Below(directories) if directories.is_empty() => Err(NotAllowed::NoHostDisks),
             allowed if allowed.containing(path).is_some_and(is_below) => Ok(()),
             AllowedDirectories::Below(directories) => Err(elsewhere(path, "--host-disks", directories)),
+        }
+    }
+
+    /// The directories in which images are found by their local names.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn check_named_image(&self) -> Result<&[PathBuf], NotAllowed> {
+        match self.named_images.as_slice() {
+            [] => Err(NotAllowed::NoNamedImages),
+            directories => Ok(directories),
         }
     }
 
@@ -119,6 +138,7 @@ mod tests {
         let both = |directories: AllowedDirectories| AllowedPaths {
             host_disks: directories.clone(),
             images: directories,
+            named_images: Vec::new(),
         };
         let (none, two) = (both(below(&[])), both(below(&["/srv/disks", "/data"])));
         for (allowed, path, is_disk, is_image) in [

@@ -8,6 +8,7 @@
 mod collect;
 mod error;
 mod mounted;
+mod named;
 mod pull;
 
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use vireo_api::spec::{ImageRef, PullPolicy};
-use vireo_importer::{LayoutKind, ReadAction, WantedFile};
+use vireo_importer::{ImageSelector, LayoutKind, ReadAction, WantedFile};
 use vireo_proto::files::ImageFile;
 
 use super::allowed::AllowedPaths;
@@ -33,6 +34,8 @@ use super::node_file;
 use super::registry::{PullSecret, RegistrySettings};
 use crate::jobs::{JobContext, Jobs};
 use crate::launcher::pod::ImageContainer;
+
+use named::NameCache;
 
 pub(super) use collect::hold;
 pub use error::ImageError;
@@ -94,7 +97,7 @@ impl Source {
 struct Opened {
     source: OwnedFd,
     layout: LayoutKind,
-    tag: Option<String>,
+    image: ImageSelector,
 }
 
 /// The image store below the state directory.
@@ -108,6 +111,8 @@ struct Store {
     /// How images of registries are pulled, where no kubelet pulls them.
     registries: Option<RegistrySettings>,
     reader: ImageReader,
+    /// What layouts and archives call their images.
+    names: NameCache,
     /// The current imports: other jobs wait for them without a permit of the import pool.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     /// Notified when an import finds no space.
@@ -122,8 +127,8 @@ impl Images {
         registries: Option<RegistrySettings>,
         reader: ImageReader,
     ) -> Self {
-        let (turns, full) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Store { directory, allowed, registries, reader, turns, full }))
+        let (names, turns, full) = (NameCache::default(), Mutex::default(), Notify::new());
+        Self(Arc::new(Store { directory, allowed, registries, reader, names, turns, full }))
     }
 
     /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where
@@ -137,15 +142,16 @@ impl Images {
     /// # Errors
     /// When it cannot be, or takes too long.
     pub async fn get(&self, jobs: &Jobs, namespace: &str, source: Source) -> Result<PathBuf, ImageError> {
-        if let ImageRef::Registry(_) = source.image {
-            return match &self.0.registries {
-                Some(settings) => self.pull(jobs, namespace, source, settings).await,
-                None => self.find_pulled(&source),
-            };
+        match (&source.image, &self.0.registries) {
+            (ImageRef::Registry(_), None) => return self.find_pulled(&source),
+            (ImageRef::Registry(_), Some(settings)) if !source.image.is_local_name() => {
+                return self.pull(jobs, namespace, source, settings).await;
+            }
+            _ => {}
         }
         let (images, wanted) = (self.clone(), source.clone());
         let look = move |job: &JobContext| {
-            let name = wanted.name(&images.identify(&images.open(&wanted.image)?, job)?);
+            let name = wanted.name(&images.identify(&images.open(&wanted.image, job)?, job)?);
             let at = images.at(&name, &wanted);
             Ok::<_, ImageError>((name, collect::mark_used(&at).then_some(at)))
         };
@@ -229,7 +235,11 @@ impl Images {
         self.0.directory.join(format!("{name}.{extension}"))
     }
 
-    fn open(&self, image: &ImageRef) -> Result<Opened, ImageError> {
+    /// Opens an image of the node. Blocks.
+    fn open(&self, image: &ImageRef, job: &JobContext) -> Result<Opened, ImageError> {
+        if let ImageRef::Registry(name) = image {
+            return self.find_named(name, job);
+        }
         let path = image.path().ok_or(ImageError::NoContainer)?;
         self.0.allowed.check_image(path)?;
         let (layout, opened) = match (image, self.0.allowed.images.containing(path)) {
@@ -250,19 +260,20 @@ impl Images {
             (ImageRef::Registry(_), _) => return Err(ImageError::NoContainer),
         };
         let source = opened.map_err(|source| ImageError::Open { path: path.to_owned(), source })?;
-        Ok(Opened { source, layout, tag: image.tag().map(str::to_owned) })
+        let image = image.tag().map_or(ImageSelector::Only, |tag| ImageSelector::Tag(tag.to_owned()));
+        Ok(Opened { source, layout, image })
     }
 
     /// The digest of an image's manifest. Blocks.
     fn identify(&self, image: &Opened, job: &JobContext) -> Result<String, ImageError> {
         let source = image.source.try_clone().map_err(ImageError::NoImporter)?;
-        let action = ReadAction::Identify { layout: image.layout, tag: image.tag.clone() };
+        let action = ReadAction::Identify { layout: image.layout, image: image.image.clone() };
         self.0.reader.identify(&action, source, job)
     }
 
     /// Imports a file of an image, if it is not in the store. Blocks.
     fn import(&self, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
-        let image = self.open(&source.image)?;
+        let image = self.open(&source.image, job)?;
         let digest = self.identify(&image, job)?;
         self.import_from(image, digest, source, job)
     }
@@ -275,7 +286,7 @@ impl Images {
         job: &JobContext,
     ) -> Result<PathBuf, ImageError> {
         let (name, file) = (source.name(&digest), source.file.clone());
-        let action = ReadAction::Unpack { layout: image.layout, tag: image.tag, digest, file };
+        let action = ReadAction::Unpack { layout: image.layout, image: image.image, digest, file };
         self.once(&name, &self.at(&name, source), (&action, image.source), job)
     }
 

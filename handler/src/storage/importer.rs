@@ -13,8 +13,8 @@ use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use rustix::io::{FdFlags, fcntl_setfd};
 use tracing::warn;
 use vireo_importer::{
-    Action, Answer, ConvertRequest, Endpoint, FailureKind, Files, Qcow2Image, ReadAction, ReadRequest,
-    Request, Task, Work, convert, read,
+    Action, Answer, ConvertRequest, Endpoint, FailureKind, Files, LayoutKind, NamedImage, Qcow2Image,
+    ReadAction, ReadRequest, Request, Task, Work, convert, read,
 };
 use vireo_privileges::seccomp::{self, rejected_call};
 
@@ -132,6 +132,20 @@ impl ImageReader {
         }
     }
 
+    /// The images of a layout that have names. Blocks.
+    pub(super) fn list(
+        &self,
+        layout: LayoutKind,
+        source: OwnedFd,
+        job: &JobContext,
+    ) -> Result<Vec<NamedImage>, ImageError> {
+        let files = Files { source, output: None, scratch: None };
+        match self.run(&ReadAction::List { layout }, files, 0, job)? {
+            Answer::Named(images) => Ok(images),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Writes what is wanted of an image to an empty file. Files in between are in `directory`, on the same file system.
     /// Returns whether the source is what is wanted, and nothing was written. Blocks.
     pub(super) fn unpack(
@@ -236,7 +250,10 @@ fn upload(action: &ReadAction, source: &OwnedFd) -> Result<Option<File>, ImageEr
         ReadAction::Upload { .. } => {
             source.try_clone().map(|file| Some(File::from(file))).map_err(ImageError::NoImporter)
         }
-        ReadAction::Identify { .. } | ReadAction::Unpack { .. } | ReadAction::Copy { .. } => Ok(None),
+        ReadAction::List { .. }
+        | ReadAction::Identify { .. }
+        | ReadAction::Unpack { .. }
+        | ReadAction::Copy { .. } => Ok(None),
     }
 }
 

@@ -51,6 +51,7 @@ impl World {
         let allowed = AllowedPaths {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
             images: AllowedDirectories::Below(vec!["/srv/images".into()]),
+            named_images: vec!["/srv/images".into()],
         };
         let files = vireo_handler::storage::Claims::below(
             dir.path().join("claims"),

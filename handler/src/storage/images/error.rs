@@ -25,6 +25,27 @@ pub enum ImageError {
         /// Why.
         source: OpenError,
     },
+    /// No layout or archive has an image of a local name.
+    #[error(
+        "no OCI layout or archive in {directories} (--images) has an image of this name{}: put one there, as `skopeo copy` and `podman save` write it, or correct the name",
+        .unreadable.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+    )]
+    NotNamed {
+        /// Where it was looked for.
+        directories: String,
+        /// One that might have it, and why it cannot be read.
+        unreadable: Option<String>,
+    },
+    /// Several have different ones.
+    #[error(
+        "{first} and {second} have different images of this name: remove one, or name the image by its digest, as localhost/name@sha256:..."
+    )]
+    AmbiguousName {
+        /// A layout or an archive.
+        first: PathBuf,
+        /// Another one.
+        second: PathBuf,
+    },
     /// The image of a registry cannot be pulled, or an image cannot be read.
     #[error(transparent)]
     Import(#[from] Failure),
@@ -90,6 +111,11 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// Whether it is about what an image has, and not about this node.
+    pub(super) fn is_of_content(&self) -> bool {
+        matches!(self, Self::Import(_) | Self::ImporterEnded(_) | Self::ImporterRejected(_))
+    }
+
     /// KubeVirt's word for it, which the kubelet has for images of Pods.
     pub fn reason(&self) -> &'static str {
         match self {

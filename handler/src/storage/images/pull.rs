@@ -11,7 +11,7 @@ use std::time::Instant;
 use sha2::{Digest as _, Sha256};
 use tracing::info;
 use vireo_api::spec::{ImageRef, PullPolicy};
-use vireo_importer::{Failure, FailureKind, LayoutKind, Reference};
+use vireo_importer::{Failure, FailureKind, ImageSelector, LayoutKind, Reference};
 
 use super::super::importer::{RegistryImage, directory, free_space, publish_foreign_tree};
 use super::super::registry::RegistrySettings;
@@ -110,12 +110,13 @@ impl Images {
             info!(image = importer.image, digest, bytes, seconds, "pulled an image");
         }
         publish_foreign_tree(&layout).map_err(store(&layout))?;
-        Ok(Opened { source: directory(&layout)?, layout: LayoutKind::Directory, tag: None })
+        let (source, layout) = (directory(&layout)?, LayoutKind::Directory);
+        Ok(Opened { source, layout, image: ImageSelector::Only })
     }
 }
 
 /// What a registry is asked for.
-fn parse(image: &str) -> Result<Reference, Failure> {
+pub(super) fn parse(image: &str) -> Result<Reference, Failure> {
     image.parse().map_err(|error: vireo_importer::ParseError| Failure {
         kind: FailureKind::Reference,
         message: format!("it is not a reference to an image: {error}"),

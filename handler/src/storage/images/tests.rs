@@ -84,7 +84,7 @@ impl Built {
 /// Blocks the import of the only disk of an image, as an abandoned job that hangs does.
 pub(crate) fn hold(images: &Images, image: &str) -> File {
     let (source, job) = (Source::container_disk(&image.parse().unwrap(), None), JobContext::default());
-    let opened = images.open(&source.image).unwrap();
+    let opened = images.open(&source.image, &job).unwrap();
     let name = source.name(&images.identify(&opened, &job).unwrap());
     fs::create_dir_all(&images.0.directory).unwrap();
     lock(&images.0.directory.join(format!("{name}.lock")), &job).unwrap()

@@ -21,7 +21,10 @@ fn scripted(directory: &Path, script: &str) -> ImageReader {
 }
 
 fn identify(reader: &ImageReader, directory: &Path) -> ImageError {
-    let action = ReadAction::Identify { layout: vireo_importer::LayoutKind::Directory, tag: None };
+    let action = ReadAction::Identify {
+        layout: vireo_importer::LayoutKind::Directory,
+        image: vireo_importer::ImageSelector::Only,
+    };
     let source = super::directory(directory).unwrap();
     reader.identify(&action, source, &JobContext::default()).unwrap_err()
 }
