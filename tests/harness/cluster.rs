@@ -61,13 +61,9 @@ impl Cluster {
         self.script("run").arg(program)
     }
 
-    /// Imports an image, an OCI archive, under the name `name:tag`, with the tag that the archive has. Without a name,
-    /// it is the archive's own.
-    pub fn import(&self, archive: &Path, name: Option<&str>) -> Result<(), HostError> {
-        let mut import = self.command("ctr").args(["-n", "k8s.io", "images", "import"]);
-        if let Some(name) = name {
-            import = import.args(["--base-name", name]);
-        }
+    /// Imports an image, an OCI archive, under its own name.
+    pub fn import(&self, archive: &Path) -> Result<(), HostError> {
+        let import = self.command("ctr").args(["-n", "k8s.io", "images", "import"]);
         import.arg(archive.to_string_lossy()).deadline(IMPORT).run()?.ok();
         Ok(())
     }

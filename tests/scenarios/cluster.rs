@@ -36,8 +36,8 @@ const ALL: Duration = Duration::from_secs(1800);
 /// What a busy cluster does in a moment.
 const STEP: Duration = Duration::from_secs(120);
 const LIMIT: &str = "--timeout=120s";
-/// The name of the guest's image on the node, without its tag.
-const GUEST: &str = "localhost/vireo/guest";
+/// The name that `hack/images` gives the guest's image.
+const GUEST: &str = "localhost/vireo/guest:1";
 const LAUNCHER: &str = "localhost/vireo/virt-launcher:";
 
 /// The beginning of the names of all images in the manifests.
@@ -203,7 +203,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let vireo = Vireo::new(&cluster, begun);
     vireo.step("Kubernetes is up");
     has_images(&vireo, &cluster, &images)?;
-    cluster.import(&guest, Some(GUEST))?;
+    cluster.import(&guest)?;
     installation::becomes_available(&vireo)?;
     let authority = installation::authority(&vireo);
     installation::is_configured(&vireo)?;
@@ -241,7 +241,7 @@ fn has_images(vireo: &Vireo<'_>, cluster: &Cluster, images: &[PathBuf]) -> Resul
     images
         .iter()
         .filter(|path| !path.to_string_lossy().contains("native"))
-        .try_for_each(|archive| cluster.import(archive, None))
+        .try_for_each(|archive| cluster.import(archive))
 }
 
 /// Without KVM, guests wait for a node that has it, unless they may be emulated.

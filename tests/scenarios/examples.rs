@@ -17,8 +17,7 @@ use crate::scenarios::standalone::Standalone;
 const BOOT: Duration = Duration::from_secs(400);
 /// All examples on a busy host.
 const ALL: Duration = Duration::from_secs(900);
-/// What the examples call the directory of `hack/images`, and where one keeps its data.
-pub(crate) const IMAGES: &str = "/var/lib/images";
+/// Where one of the examples keeps its data.
 const DATA: &str = "/var/lib/vireo-data";
 /// The largest manifest.
 const LIMIT: usize = 1 << 16;
@@ -112,7 +111,6 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
         ("standalone/vm-cluster-csmall", Ready),
         ("standalone/vm-run-strategies", Ready),
         ("standalone/vm-priorityclass", Ready),
-        ("cluster/demo", Says("localhost/vireo/guest")),
         ("cluster/vmi-bridge", Refused("spec.domain.devices.interfaces[0].bridge")),
         ("cluster/datavolume", Refused("dataVolumeTemplates")),
         ("cluster/networks", Refused("NetworkAttachmentDefinition")),
@@ -131,7 +129,7 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
 ];
 
 /// What is promised otherwise in a cluster: of one node, without KVM, huge pages, Multus and CDI.
-const IN_CLUSTER: [(&str, Promise); 11] = [
+const IN_CLUSTER: [(&str, Promise); 10] = [
     // Rules in CEL are Kubernetes 1.25's.
     ("standalone/crd", StoredOr("x-kubernetes-validations")),
     ("vmi-hugepages", Says("Insufficient hugepages-2Mi")),
@@ -141,7 +139,6 @@ const IN_CLUSTER: [(&str, Promise); 11] = [
     ("vmi-dedicated-cpus", Says("didn't match")),
     // The kubelet says it, of the Pod: no component may read the ConfigMaps of all.
     ("standalone/vmi-missing-configmap", Says("Scheduling")),
-    ("cluster/demo", Ready),
     ("cluster/vmi-bridge", Ready),
     ("cluster/datavolume", Says("debian-root")),
     ("cluster/networks", Refused("NetworkAttachmentDefinition")),
@@ -156,10 +153,10 @@ pub(crate) struct Example {
 }
 
 impl Example {
-    /// A manifest as it runs in some place: `adapted` gives the images and files that it names the names that they have there.
-    fn read(name: &'static str, promise: Promise, adapted: impl Fn(&str) -> String) -> Self {
+    /// A manifest as it runs in some place, whose directory for data is `data`.
+    fn read(name: &'static str, promise: Promise, data: &str) -> Self {
         let text = std::fs::read_to_string(directory().join(format!("{name}.yaml"))).expect(name);
-        let text = adapted(&text);
+        let text = text.replace(DATA, data);
         // Guests that need not come up do not hear the power button yet either, and would get all of their time.
         let text = match promise {
             Login => text,
@@ -176,10 +173,10 @@ impl Example {
 }
 
 /// The groups as they run in a cluster.
-pub(crate) fn in_cluster(adapted: impl Fn(&str) -> String) -> Vec<Vec<Example>> {
+pub(crate) fn in_cluster() -> Vec<Vec<Example>> {
     let others = BTreeMap::from(IN_CLUSTER);
     let read = |(name, promise): &(&'static str, Promise)| {
-        Example::read(name, *others.get(name).unwrap_or(promise), &adapted)
+        Example::read(name, *others.get(name).unwrap_or(promise), DATA)
     };
     GROUPS.iter().map(|group| group.iter().map(read).collect()).collect()
 }
@@ -222,11 +219,11 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
     let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
     let host = host_with_programs().file(vireo).deadline(ALL).here()?;
     let standalone = Standalone::start(&host)?;
-    // The link that README.md instructs users to create.
+    // What `--images` names may be a link.
     host.shell(&format!("ln -s {} {}", images.display(), host.work("images"))).run()?.ok();
-    let adapted = |text: &str| text.replace(IMAGES, &host.work("images")).replace(DATA, &host.work("data"));
+    let data = host.work("data");
     for group in GROUPS {
-        let read = |(name, promise): &(&'static str, Promise)| Example::read(name, *promise, adapted);
+        let read = |(name, promise): &(&'static str, Promise)| Example::read(name, *promise, &data);
         let group: Vec<Example> = group.iter().map(read).collect();
         run_and_go(&standalone, &group, || Ok(standalone.launchers()? == "0"))?;
     }

@@ -1,5 +1,5 @@
-//! The manifests that users are shown, in a cluster: with the names that their images have there, and with volumes for their
-//! claims. What each promises is `examples`' list, which a single host keeps, too.
+//! The manifests that users are shown, in a cluster: as they are, with volumes for their claims. What each promises is
+//! `examples`' list, which a single host keeps, too.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,17 +8,11 @@ use serde_json::Value;
 use vireo_tests::cluster::{self, Cluster};
 use vireo_tests::{HostBuilder, HostError, installed, programs};
 
-use super::{EMULATED, GUEST, LIMIT, Vireo, has_images, installation, leaves_nothing};
-use crate::scenarios::examples::{self, Example, IMAGES};
+use super::{EMULATED, LIMIT, Vireo, has_images, installation, leaves_nothing};
+use crate::scenarios::examples::{self, Example};
 
-/// The images that manifests name, below [`IMAGES`], and what they are called on the node: by a tag other than `latest`, so
-/// that they are not pulled.
-const NAMES: [(&str, &str); 3] = [
-    ("debian/disk-oci", "localhost/vireo/debian"),
-    ("disk-oci", GUEST),
-    ("kernel-oci", "localhost/vireo/kernel"),
-];
-const TAG: &str = "1";
+/// The layouts of the images that manifests name.
+const LAYOUTS: [&str; 3] = ["debian-oci", "disk-oci", "kernel-oci"];
 /// Where the volumes are on the node.
 const VOLUMES: &str = "/var/lib/kubevirt/volumes";
 /// The volume for the state of a VM beside its disks.
@@ -33,20 +27,9 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: state, capacity: {storage
 const KEEPS_STATE: &str = r#"{"spec": {"configuration": {"vmStateStorageClass": "state"}}}"#;
 const ALL: Duration = Duration::from_secs(3000);
 
-/// A manifest with the names of its images in the cluster.
-fn adapted(manifest: &str) -> String {
-    let renamed = NAMES.iter().fold(manifest.to_owned(), |text, (image, name)| {
-        text.replace(&format!("oci:{IMAGES}/{image}\n"), &format!("{name}:{TAG}\n"))
-    });
-    assert!(!renamed.contains("oci:"), "an image has no name in a cluster: {renamed}");
-    renamed
-}
-
-/// Gives an image layout a name on the node.
-fn name_image(vireo: &Vireo<'_>, layout: &Path, name: &str) -> Result<(), HostError> {
-    let layout = layout.display();
-    vireo.on_node(&format!("tar -C {layout} -cf - . | ctr -n k8s.io images import --base-name {name} -"))?;
-    vireo.on_node(&format!("ctr -n k8s.io images tag --force {name}:latest {name}:{TAG}"))?;
+/// Imports an image layout into the node, under its own name.
+fn import_layout(vireo: &Vireo<'_>, layout: &Path) -> Result<(), HostError> {
+    vireo.on_node(&format!("tar -C {} -cf - . | ctr -n k8s.io images import -", layout.display()))?;
     Ok(())
 }
 
@@ -113,14 +96,14 @@ fn all_run_and_go() -> Result<(), HostError> {
     let vireo = Vireo::new(&cluster, begun);
     vireo.step("Kubernetes is up");
     has_images(&vireo, &cluster, &cluster::images())?;
-    for (image, name) in NAMES {
-        name_image(&vireo, &images.join(image), name)?;
+    for layout in LAYOUTS {
+        import_layout(&vireo, &images.join(layout))?;
     }
     installation::becomes_available(&vireo)?;
     installation::configure(&vireo, EMULATED)?;
     installation::configure(&vireo, KEEPS_STATE)?;
     let (disk, device) = Disk::attach(&vireo, vireo.host.work("block.img").into())?;
-    for group in examples::in_cluster(adapted) {
+    for group in examples::in_cluster() {
         vireo.step("the next examples");
         let volumes: Vec<_> = claims(&group).map(|claim| volume(claim, &device)).collect();
         for claim in claims(&group).filter(|claim| claim["spec"]["accessModes"][0] == "ReadOnlyMany") {

@@ -8,7 +8,7 @@ use vireo_tests::installed::Login;
 use super::{STEP, Vireo, upgrade};
 use crate::scenarios::probes::condition;
 
-const MANIFEST: &str = include_str!("../../../examples/cluster/demo.yaml");
+const MANIFEST: &str = include_str!("../../../examples/demo.yaml");
 /// Of the guest's web server.
 const PORT: u16 = 8080;
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler";

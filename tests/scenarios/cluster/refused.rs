@@ -44,7 +44,7 @@ pub(super) fn fields(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let refused = vireo.fails("create -f -", pod)?;
     assert!(refused.contains("only virt-controller"), "{refused}");
 
-    let good = container_disk("labelled", &format!("{GUEST}:absent"), "Never");
+    let good = container_disk("labelled", "localhost/vireo/guest:absent", "Never");
     vireo.feed("create -f -", &good);
     let refused = vireo.fails("label vmi labelled --overwrite kubevirt.io/nodeName=elsewhere", "")?;
     assert!(refused.contains("kubevirt.io/nodeName"), "{refused}");
@@ -138,8 +138,7 @@ pub(super) fn full_disk(vireo: &Vireo<'_>) -> Result<(), HostError> {
     replace_agent(vireo)?;
     let filled = vireo.run_on_node(&format!("cat /dev/zero >{STATE}/filler"))?;
     assert!(filled.stderr.contains("No space left"), "{}", filled.stderr);
-    let image = format!("{GUEST}:latest");
-    vireo.feed("create -f -", &container_disk("homeless", &image, "Never"));
+    vireo.feed("create -f -", &container_disk("homeless", GUEST, "Never"));
     eventually("an event says why it does not start", STEP, || {
         let events = vireo.items("events --field-selector involvedObject.name=homeless,type=Warning")?;
         let says =

@@ -10,7 +10,7 @@ use crate::scenarios::node_disk::VARIABLE;
 /// A machine that keeps the variables of EFI.
 fn machine() -> String {
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: stateful}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        memory: {{guest: 256Mi}}\n        firmware: {{bootloader: {{efi: {{secureBoot: false, persistent: true}}}}}}\n        devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}]}}\n      volumes: [{{name: root, containerDisk: {{image: '{GUEST}:latest', imagePullPolicy: Never}}}}]\n"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: stateful}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        memory: {{guest: 256Mi}}\n        firmware: {{bootloader: {{efi: {{secureBoot: false, persistent: true}}}}}}\n        devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}]}}\n      volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}]\n"
     )
 }
 

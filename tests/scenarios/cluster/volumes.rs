@@ -16,7 +16,7 @@ const SIZE: u64 = 64 << 20;
 fn keeper() -> String {
     let (disks, volumes) = (projected::DISKS, projected::VOLUMES);
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}, {disks}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}:latest', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}, {volumes}]\n"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}, {disks}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}, {volumes}]\n"
     )
 }
 
