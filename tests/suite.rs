@@ -59,6 +59,7 @@ mod scenarios {
     mod systemd;
     mod tpm;
     mod upload;
+    mod vanishing;
     mod vnc;
     pub(crate) mod volume_kinds;
     mod vsock;

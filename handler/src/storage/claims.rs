@@ -59,6 +59,16 @@ pub enum ClaimError {
         /// Its phase and why: `Pending: there is no space`.
         state: String,
     },
+    /// It exists, and its disk is not there, or not there any more.
+    #[error("PVC {namespace}/{name} has no disk, waiting for it to appear: {path} does not exist")]
+    NoDisk {
+        /// The claim's.
+        namespace: String,
+        /// The claim's.
+        name: String,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// It exists and waits for its image.
     #[error("PVC {namespace}/{name} waits for its image, which virtctl image-upload brings")]
     NoImage {
@@ -135,8 +145,13 @@ impl Claims {
             Ok(()) => Ok(path),
             Err(VolumeError::Absent(_)) => {
                 let (namespace, name) = (namespace.to_owned(), name.to_owned());
+                // It comes with the disk, and goes with the claim.
+                let has_directory = path.parent().is_some_and(Path::is_dir);
                 Err(match self.unbound(&namespace, &name) {
                     Some(state) => ClaimError::Unbound { namespace, name, state },
+                    None if has_directory && !self.awaits_image(&namespace, &name) => {
+                        ClaimError::NoDisk { namespace, name, path }
+                    }
                     None => ClaimError::Absent { namespace, name },
                 })
             }
@@ -398,6 +413,12 @@ mod tests {
         claims.explain("a", "data", pending());
         claims.provide("a", "data", 4096).unwrap();
         assert!(others.find("a", "data").is_ok(), "the disk counts");
+        claims.explain("a", "data", None);
+        fs::remove_file(claims.path("a", "data")).unwrap();
+        let lost = others.find("a", "data").unwrap_err();
+        assert!(matches!(lost, ClaimError::NoDisk { .. }), "{lost}");
+        claims.remove("a", "data").unwrap();
+        assert!(matches!(others.find("a", "data"), Err(ClaimError::Absent { .. })));
     }
 
     #[test]
