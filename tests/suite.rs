@@ -28,6 +28,7 @@ mod scenarios {
     mod here;
     mod hostile;
     mod hostile_driver;
+    mod hostile_registry;
     mod hotplug;
     mod huge_pages;
     mod images;
@@ -50,7 +51,7 @@ mod scenarios {
     mod pods;
     mod probes;
     mod projected;
-    mod registry;
+    pub(crate) mod registry;
     mod roles;
     mod saved;
     mod shareable;

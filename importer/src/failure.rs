@@ -73,8 +73,9 @@ impl Failure {
         use FailureKind::{Denied, Invalid, NotFound, Other, Unreachable};
         let (kind, text) = match error {
             OciDistributionError::UnauthorizedError { .. } => (Denied, "it denies access".to_owned()),
-            OciDistributionError::AuthenticationFailure(text) => {
-                (Denied, format!("it does not accept the credentials: {text}"))
+            OciDistributionError::AuthenticationFailure(body) => {
+                let why = of_token_server(body).map(|why| format!(": {why}")).unwrap_or_default();
+                (Denied, format!("it does not accept the credentials{why}"))
             }
             OciDistributionError::RegistryError { envelope, .. } => {
                 let codes = || envelope.errors.iter().map(|error| &error.code);
@@ -97,16 +98,22 @@ impl Failure {
                 });
                 (kind, words.collect::<Vec<_>>().join("; "))
             }
-            OciDistributionError::ServerError { code, message, .. } => {
-                let kind = match code {
-                    403 => Denied,
-                    404 => NotFound,
-                    _ => Other,
-                };
-                (kind, of_status(*code, message))
-            }
+            // Its body is not an error of a registry: where the registry has sent the client elsewhere, it may be for this node alone.
+            OciDistributionError::ServerError { code, .. } => match code {
+                300..400 => (Invalid, format!("status {code}: it redirects to what is not HTTP")),
+                403 => (Denied, format!("status {code}")),
+                404 => (NotFound, format!("status {code}")),
+                _ => (Other, format!("status {code}")),
+            },
             OciDistributionError::RequestError(error) => {
-                let kind = if error.is_connect() || error.is_timeout() { Unreachable } else { Other };
+                let kind = if error.is_connect() || error.is_timeout() {
+                    Unreachable
+                } else if error.is_redirect() || error.is_builder() {
+                    // It leads in a circle, or to another scheme.
+                    Invalid
+                } else {
+                    Other
+                };
                 // The error itself has no more than the address.
                 (kind, std::error::Error::source(error).map_or_else(|| error.to_string(), causes))
             }
@@ -117,13 +124,21 @@ impl Failure {
     }
 }
 
-/// A status with the body of its response, unless that is a page for browsers.
-fn of_status(code: u16, body: &str) -> String {
-    match body.trim_start() {
-        "" => format!("status {code}"),
-        page if page.starts_with('<') => format!("status {code}"),
-        text => format!("status {code}: {text}"),
+/// What a server of tokens gives as the reason, in one of the forms of registries. Nothing else of its answer is shown: the registry
+/// chooses the server, which may be one that is for this node alone.
+fn of_token_server(body: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Refused {
+        details: Option<String>,
+        #[serde(default)]
+        errors: Vec<Why>,
     }
+    #[derive(Deserialize)]
+    struct Why {
+        message: String,
+    }
+    let Refused { details, errors } = serde_json::from_str(body).ok()?;
+    details.or_else(|| errors.into_iter().next().map(|why| why.message))
 }
 
 /// An error with its causes.
@@ -162,10 +177,25 @@ mod tests {
     }
 
     #[test]
-    fn pages_for_browsers_are_not_shown() {
-        assert_eq!(of_status(404, "\n<!DOCTYPE html>"), "status 404");
-        assert_eq!(of_status(502, ""), "status 502");
-        assert_eq!(of_status(503, "busy"), "status 503: busy");
+    fn of_servers_that_a_registry_chooses_only_errors_of_registries_are_shown() {
+        let answered = |code, message: &str| {
+            let error =
+                OciDistributionError::ServerError { code, message: message.to_owned(), url: String::new() };
+            Failure::of_registry("r.example", &error).message
+        };
+        assert_eq!(answered(404, "<!DOCTYPE html>"), "r.example: status 404");
+        assert_eq!(answered(403, "for this node alone"), "r.example: status 403");
+        assert_eq!(answered(302, ""), "r.example: status 302: it redirects to what is not HTTP");
+        let refused = |body: &str| {
+            let error = OciDistributionError::AuthenticationFailure(body.to_owned());
+            Failure::of_registry("r.example", &error).message
+        };
+        let plain = "r.example: it does not accept the credentials";
+        assert_eq!(refused("for this node alone"), plain);
+        assert_eq!(refused(r#"{"message": "for this node alone"}"#), plain);
+        assert_eq!(refused(r#"{"details": "wrong password"}"#), format!("{plain}: wrong password"));
+        let errors = r#"{"errors": [{"code": "DENIED", "message": "no pull"}]}"#;
+        assert_eq!(refused(errors), format!("{plain}: no pull"));
     }
 
     #[test]

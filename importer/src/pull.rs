@@ -279,7 +279,7 @@ async fn receive(
                 }
                 blob.append(&bytes).map_err(of_file)?;
             }
-            Some(Err(error)) => return Err(Failure::new(FailureKind::Other, error.to_string())),
+            Some(Err(error)) => return Err(registry.broken_off(&error)),
             None => return Ok(()),
         }
         if blob.written() - reported >= PROGRESS_STEP {

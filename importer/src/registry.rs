@@ -1,5 +1,6 @@
 //! One server with one user.
 
+use std::io;
 use std::time::Duration;
 
 use oci_client::client::{BlobResponse, Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
@@ -18,6 +19,8 @@ use crate::{Credentials, Endpoint, Failure, FailureKind};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long it may send nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long it may take for a document or a token: the node agent waits for a minute for all servers of an image.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Documents that describe images.
 const MANIFESTS: [&str; 4] = [
@@ -79,10 +82,16 @@ impl Registry {
         Failure::new(FailureKind::Invalid, format!("{}: {what}", self.host))
     }
 
+    /// What has become of a download.
+    pub(crate) fn broken_off(&self, error: &io::Error) -> Failure {
+        let message = format!("{}: the download broke off: {}", self.host, causes(error));
+        Failure::new(FailureKind::Other, message)
+    }
+
     /// Shows who asks.
     pub(crate) async fn authenticate(&self) -> Result<(), Failure> {
-        let done = self.client.auth(&self.image, &self.auth, RegistryOperation::Pull).await;
-        done.map(drop).map_err(self.failed())
+        let asked = self.client.auth(&self.image, &self.auth, RegistryOperation::Pull);
+        self.in_time(asked).await.map(drop)
     }
 
     /// A manifest or an index: that of the reference, or the one with a digest. Its digest was compared.
@@ -91,8 +100,21 @@ impl Registry {
             Some(digest) => self.image.clone_with_digest(digest.to_owned()),
             None => self.image.clone(),
         };
-        let got = self.client.pull_manifest_raw(&image, &self.auth, &MANIFESTS).await;
-        got.map(|(bytes, _)| bytes.to_vec()).map_err(self.failed())
+        let asked = self.client.pull_manifest_raw(&image, &self.auth, &MANIFESTS);
+        self.in_time(asked).await.map(|(bytes, _)| bytes.to_vec())
+    }
+
+    /// The answer to what does not take long.
+    async fn in_time<T>(
+        &self,
+        asked: impl Future<Output = Result<T, OciDistributionError>>,
+    ) -> Result<T, Failure> {
+        let late = |_| {
+            let message =
+                format!("{}: it does not answer within {} s", self.host, DOCUMENT_TIMEOUT.as_secs());
+            Failure::new(FailureKind::Unreachable, message)
+        };
+        tokio::time::timeout(DOCUMENT_TIMEOUT, asked).await.map_err(late)?.map_err(self.failed())
     }
 
     /// A blob from an offset.

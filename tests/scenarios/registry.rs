@@ -52,7 +52,12 @@ fn secret(standalone: &Standalone<'_>, name: &str, password: &str) -> Result<(),
 
 /// A VMI that starts without an operating system, with the disk of the registry.
 fn instance(name: &str, options: &Value) -> String {
-    let mut disk = json!({"image": format!("localhost:{PORT}/disk")});
+    instance_of(name, &format!("localhost:{PORT}/disk"), options)
+}
+
+/// The same with this image.
+pub(crate) fn instance_of(name: &str, image: &str, options: &Value) -> String {
+    let mut disk = json!({"image": image});
     disk.as_object_mut()
         .into_iter()
         .for_each(|disk| disk.extend(options.as_object().cloned().unwrap_or_default()));
@@ -77,7 +82,12 @@ fn instance(name: &str, options: &Value) -> String {
 }
 
 /// Waits until it is said why a VMI does not start.
-fn says(standalone: &Standalone<'_>, name: &str, reasons: &[&str], words: &str) -> Result<(), HostError> {
+pub(crate) fn says(
+    standalone: &Standalone<'_>,
+    name: &str,
+    reasons: &[&str],
+    words: &str,
+) -> Result<(), HostError> {
     let mut last = Value::Null;
     let said = eventually(&format!("{name} says {words:?}"), SOON, || {
         last = condition(&standalone.json(&format!("get vmi {name}"))?, "Synchronized");

@@ -27,6 +27,12 @@ enum Fault {
     MoreBlob,
     /// It sends another manifest than the one of the digest.
     OtherManifest,
+    /// It asks for a user, and sends who wants a blob elsewhere.
+    Redirects,
+    /// It sends a byte of a manifest now and then.
+    SlowManifest,
+    /// It sends so many bytes of a blob, and no more.
+    Silent(usize),
 }
 
 struct Served {
@@ -34,6 +40,10 @@ struct Served {
     fault: Fault,
     /// The ranges that were asked for.
     ranges: Mutex<Vec<String>>,
+    /// The credentials that came with requests for blobs.
+    credentials: Mutex<Vec<Option<String>>>,
+    /// Where it sends others.
+    elsewhere: Mutex<String>,
 }
 
 /// A registry on this host, whose images are `a:index`, `a:image` and what else is given.
@@ -75,9 +85,15 @@ async fn world(fault: Fault) -> World {
         ("text".to_owned(), b"[]".to_vec()),
         ("large".to_owned(), vec![b' '; LARGEST_DOCUMENT + 1]),
     ]);
-    let served = Arc::new(Served { documents, fault, ranges: Mutex::default() });
+    let served = Arc::new(Served {
+        documents,
+        fault,
+        ranges: Mutex::default(),
+        credentials: Mutex::default(),
+        elsewhere: Mutex::default(),
+    });
     let routes = Router::new()
-        .route("/v2/", get(async || "{}"))
+        .route("/v2/", get(version))
         .route("/v2/a/manifests/{name}", get(manifest_of))
         .route("/v2/a/blobs/{digest}", get(blob_of))
         .with_state(Arc::clone(&served));
@@ -87,9 +103,25 @@ async fn world(fault: Fault) -> World {
     World { served, port, digest, directory: tempfile::tempdir().unwrap() }
 }
 
+async fn version(State(served): State<Arc<Served>>) -> Response {
+    match served.fault {
+        Fault::Redirects => {
+            (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Basic realm=a")]).into_response()
+        }
+        _ => "{}".into_response(),
+    }
+}
+
 async fn manifest_of(State(served): State<Arc<Served>>, UrlPath(name): UrlPath<String>) -> Response {
     let unknown = r#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "no such tag"}]}"#;
     match served.documents.get(&name) {
+        Some(_) if served.fault == Fault::SlowManifest => {
+            let drops = futures_util::stream::repeat(()).then(async |()| {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                Ok::<_, std::io::Error>(" ")
+            });
+            Body::from_stream(drops).into_response()
+        }
         Some(_) if served.fault == Fault::OtherManifest && name.starts_with("sha256:") => {
             "{\"layers\": []}".into_response()
         }
@@ -105,6 +137,12 @@ async fn blob_of(
 ) -> Response {
     let range = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
     served.ranges.lock().unwrap().extend(range.map(str::to_owned));
+    let credentials = headers.get(header::AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
+    served.credentials.lock().unwrap().push(credentials);
+    if served.fault == Fault::Redirects {
+        let elsewhere = served.elsewhere.lock().unwrap().clone();
+        return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, elsewhere)]).into_response();
+    }
     let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
     let (status, content) = match (served.fault, from) {
         (Fault::OtherBlob, _) => (StatusCode::OK, vec![8; LAYER.len()]),
@@ -122,6 +160,10 @@ async fn blob_of(
                 Err(std::io::Error::other("the server ends"))
             });
             Body::from_stream(chunk.chain(end))
+        }
+        Fault::Silent(after) => {
+            let chunk = futures_util::stream::iter([Ok::<_, std::io::Error>(content[..after].to_vec())]);
+            Body::from_stream(chunk.chain(futures_util::stream::pending()))
         }
         _ => Body::from(content),
     };
@@ -151,9 +193,14 @@ impl World {
     }
 
     async fn pull(&self, most_bytes: u64) -> (Answer, Vec<Answer>) {
+        self.pull_as(Vec::new(), most_bytes).await
+    }
+
+    async fn pull_as(&self, credentials: Vec<Credentials>, most_bytes: u64) -> (Answer, Vec<Answer>) {
         let digest = self.digest.clone();
         let mut said = Vec::new();
-        let request = self.request("a:image", Action::Pull { digest, layout: 0, most_bytes });
+        let mut request = self.request("a:image", Action::Pull { digest, layout: 0, most_bytes });
+        request.endpoints[0].credentials = credentials;
         (run(request, self.directory.path(), &mut |answer| said.push(answer)).await, said)
     }
 
@@ -245,4 +292,61 @@ async fn what_does_not_have_its_digest_is_not_kept() {
         assert_eq!(kind(&answer), Some(FailureKind::Invalid), "{answer:?}");
         assert!(!world.blob().exists() && !Path::new(&world.directory.path().join("index.json")).exists());
     }
+}
+
+#[tokio::test]
+async fn credentials_do_not_follow_a_redirect_to_another_server() {
+    let (registry, other) = (world(Fault::Redirects).await, world(Fault::None).await);
+    *registry.served.elsewhere.lock().unwrap() = format!("http://localhost:{}/v2/a/blobs/x", other.port);
+    let user = Credentials { username: "ada".to_owned(), password: "secret".to_owned() };
+    assert_eq!(registry.pull_as(vec![user], 1 << 20).await.0, Answer::Pulled { bytes: 10_000 });
+    let shown = registry.served.credentials.lock().unwrap().clone();
+    assert!(matches!(&shown[..], [Some(basic)] if basic.starts_with("Basic ")), "{shown:?}");
+    assert_eq!(*other.served.credentials.lock().unwrap(), [None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redirect_that_leads_nowhere_is_named() {
+    for (elsewhere, expected, says) in [
+        ("file:///etc/passwd", FailureKind::Invalid, "it redirects to what is not HTTP"),
+        ("http://localhost:1/v2/a/blobs/x", FailureKind::Unreachable, "onnection refused"),
+        // Itself.
+        ("", FailureKind::Invalid, "too many redirects"),
+    ] {
+        let world = world(Fault::Redirects).await;
+        *world.served.elsewhere.lock().unwrap() = elsewhere.to_owned();
+        let answer = world.pull(1 << 20).await.0;
+        assert_eq!(kind(&answer), Some(expected), "{elsewhere}: {answer:?}");
+        assert!(message(&answer).contains(says), "{elsewhere}: {answer:?}");
+        assert!(message(&answer).starts_with(&format!("localhost:{}: ", world.port)), "{answer:?}");
+        assert!(!world.blob().exists());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_slow_with_a_manifest_does_not_keep_others_from_being_asked() {
+    let (slow, other) = (world(Fault::SlowManifest).await, world(Fault::None).await);
+    let started = tokio::time::Instant::now();
+    let late = slow.resolve("a:image").await;
+    assert_eq!(kind(&late), Some(FailureKind::Unreachable), "{late:?}");
+    assert!(message(&late).ends_with(": it does not answer within 20 s"), "{late:?}");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+
+    let mut request = slow.request("a:image", Action::Resolve);
+    request.endpoints.extend(other.request("a:image", Action::Resolve).endpoints);
+    let found = run(request, Path::new(""), &mut |_| {}).await;
+    assert_eq!(found, Answer::Resolved(other.digest.clone()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_download_of_which_no_more_comes_goes_on_and_ends() {
+    let world = world(Fault::Silent(4_000)).await;
+    assert_eq!(world.pull(1 << 20).await.0, Answer::Pulled { bytes: 10_000 });
+    assert_eq!(*world.served.ranges.lock().unwrap(), ["bytes=4000-", "bytes=8000-"]);
+
+    let world = self::world(Fault::Silent(0)).await;
+    let ended = world.pull(1 << 20).await.0;
+    assert_eq!(kind(&ended), Some(FailureKind::Other), "{ended:?}");
+    assert!(message(&ended).contains(": the download broke off: "), "{ended:?}");
+    assert!(message(&ended).contains("timed out"), "{ended:?}");
 }
