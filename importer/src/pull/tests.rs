@@ -162,7 +162,8 @@ async fn blob_of(
             Body::from_stream(chunk.chain(end))
         }
         Fault::Silent(after) => {
-            let chunk = futures_util::stream::iter([Ok::<_, std::io::Error>(content[..after].to_vec())]);
+            let chunk =
+                futures_util::stream::iter([Ok::<_, std::io::Error>(content[..after.min(length)].to_vec())]);
             Body::from_stream(chunk.chain(futures_util::stream::pending()))
         }
         _ => Body::from(content),

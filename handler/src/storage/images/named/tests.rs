@@ -191,17 +191,18 @@ fn no_link_is_followed() {
     let names = json!({CONTAINERD: NAME});
     directory.layout("layout", &names, 1);
     directory.archive("archive.tar", &names, 1);
+    let outside = |name: &str| directory.built.path().join(format!("outside-{name}"));
     for name in ["layout", "archive.tar"] {
-        let outside = directory.built.path().join(format!("outside-{name}"));
-        fs::rename(directory.path(name), &outside).unwrap();
-        symlink(outside, directory.path(name)).unwrap();
+        fs::rename(directory.path(name), outside(name)).unwrap();
+    }
+    for name in ["layout", "archive.tar"] {
+        symlink(outside(name), directory.path(name)).unwrap();
         let message = directory.error(NAME);
         assert!(message.contains("a symbolic link is on its path"), "{message}");
         fs::remove_file(directory.path(name)).unwrap();
     }
-    let index = directory.built.path().join("outside-layout/index.json");
     fs::create_dir(directory.path("layout")).unwrap();
-    symlink(index, directory.path("layout/index.json")).unwrap();
+    symlink(outside("layout").join("index.json"), directory.path("layout/index.json")).unwrap();
     let message = directory.error(NAME);
     assert!(message.contains("a symbolic link is on its path"), "{message}");
 }
