@@ -123,7 +123,7 @@ async fn session(plan: &Plan, vm: &Vm<'_>, start: Instant) -> Result<Sample, Err
     if plan.start == Start::Answer {
         prepare(vm.sockets, start, &files).await?;
         let millis = start.elapsed().as_secs_f64() * 1e3;
-        return Ok(Sample { contender: vm.contender, millis, kib: memory::beside(vm.pid, Ram::Ours)? });
+        return Ok(Sample { contender: vm.contender, millis, kib: memory::beside(vm.pid, Ram::None)? });
     }
     let (mut client, console) = launch_with(vm.sockets, start, request(plan, vm.directory), &files).await?;
     let reader = console.try_clone()?;
