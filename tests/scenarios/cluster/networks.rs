@@ -21,6 +21,9 @@ const POD_INTERFACE: &str = "pod094a367b026";
 /// network of Pods, too, as other instances of the test are behind masquerade.
 pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let (network, instance) = MANIFEST.split_once("---\n").unwrap_or_default();
+    let at_once = "terminationGracePeriodSeconds: 0";
+    assert!(instance.contains(at_once), "{instance}");
+    let instance = instance.replace(at_once, "terminationGracePeriodSeconds: 120");
     let instance = instance.replace("masquerade: {}", "bridge: {}");
     stand_in(vireo)?;
     vireo.step("an instance waits for its network");
