@@ -58,7 +58,7 @@ fn listen(served: Arc<Served>, index: usize) -> io::Result<thread::JoinHandle<()
     Ok(thread::spawn(move || {
         for peer in listener.incoming().flatten() {
             let served = Arc::clone(&served);
-            // A client that goes away concerns nobody else.
+            // A client that goes away concerns no other.
             thread::spawn(move || if index == 0 { served.registry(peer) } else { served.other(peer) });
         }
     }))

@@ -1,6 +1,6 @@
 //! Whether a qcow2 image's reference counts can be believed.
 //!
-//! Who writes to an image takes clusters that nobody refers to. Counts that are too low make it take tables in use, such as
+//! Who writes to an image takes clusters that nothing refers to. Counts that are too low make it take tables in use, such as
 //! the table that it is just writing, without end. QEMU finds that at each write; here an image that is written is checked
 //! once, as it is opened. The format is that of QEMU's `docs/interop/qcow2.txt`.
 

@@ -150,7 +150,7 @@ fn one_name_of_two_images_is_ambiguous_and_of_one_image_is_not() {
 }
 
 #[test]
-fn hostile_layouts_keep_nobody_from_others() {
+fn hostile_layouts_do_not_hide_others() {
     let directory = Directory::new();
     directory.layout("good", &json!({CONTAINERD: NAME}), 1);
     let wanted = "localhost/vireo/other:1";
