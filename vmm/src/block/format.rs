@@ -43,9 +43,6 @@ impl Formatted {
         (read_only, direct): (bool, bool),
     ) -> Result<Self, ImageError> {
         let layout = check_header(image)?;
-        if !read_only {
-            refcounts::check(image, &layout)?;
-        }
         let backing = backing
             .map(|file| {
                 let raw = Raw::builder(storage(file, false, false)?).open(DenyImplicitOpenGate::default())?;
@@ -53,7 +50,7 @@ impl Formatted {
             })
             .transpose()
             .map_err(ImageError::Open)?;
-        let image = storage(image, !read_only, direct)
+        let opened = storage(image, !read_only, direct)
             .and_then(|storage| {
                 Qcow2::<Storage>::builder(storage)
                     .write(!read_only)
@@ -62,7 +59,11 @@ impl Formatted {
                     .open(DenyImplicitOpenGate::default())
             })
             .map_err(ImageError::Open)?;
-        Self::new(FormatAccess::new(image), None, direct)
+        // Only now it is known that there are no features by which tables mean something else.
+        if !read_only {
+            refcounts::check(image, &layout)?;
+        }
+        Self::new(FormatAccess::new(opened), None, direct)
     }
 
     /// A raw image that bypasses the page cache.

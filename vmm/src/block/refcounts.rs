@@ -16,7 +16,7 @@ const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
 /// Entries of the tables of all internal snapshots. Those of QEMU's largest table.
 const MAX_SNAPSHOT_ENTRIES: u64 = 4 << 20;
-/// Bytes of an internal snapshot's header, and of all of it.
+/// Bytes of an internal snapshot's entry in their table, before what has no fixed size.
 const SNAPSHOT_HEADER: u64 = 40;
 
 const WRONG: ImageError = ImageError::Unsupported(
@@ -107,7 +107,7 @@ impl Check<'_> {
         for block in self.blocks.clone().into_iter().filter(|&block| block != 0) {
             self.table(block, self.cluster())?;
         }
-        // A table of a small cluster's image describes little, and a disk has no more than that of one.
+        // An L1 table may have more entries than the disk needs, which lead nowhere.
         let covered = self.cluster() * (self.cluster() / entry);
         let used = layout.size.div_ceil(covered);
         let (l1, entries) = layout.l1;
@@ -301,6 +301,20 @@ mod tests {
         }
     }
 
+    /// Their tables are read otherwise than this check would.
+    #[test]
+    fn features_that_are_not_known_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        run(
+            "qemu-img create -q -f qcow2 -o extended_l2=on,preallocation=metadata disk 16M",
+            directory.path(),
+        );
+        let file = File::options().read(true).write(true).open(directory.path().join("disk")).unwrap();
+        let refused = Formatted::open_qcow2(&file, None, (false, false)).map(drop).unwrap_err();
+        let why = std::error::Error::source(&refused).expect("a cause").to_string();
+        assert!(why.contains("extended L2 entries"), "{why}");
+    }
+
     #[test]
     fn compressed_clusters_and_snapshots_are_counted() {
         let directory = tempfile::tempdir().unwrap();
@@ -315,7 +329,7 @@ mod tests {
         assert_eq!(opened(&directory.path().join("disk")), Ok(()));
     }
 
-    /// Each of these is told by `qemu-img check`, too.
+    /// `qemu-img check` reports each of these, too.
     #[test]
     fn lies_are_refused() {
         let directory = tempfile::tempdir().unwrap();
