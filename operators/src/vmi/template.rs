@@ -16,7 +16,7 @@ use vireo_api::names::{
     SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE, VMI_ID_LABEL, vmi_id,
 };
 use vireo_api::spec::HypervisorChoice;
-use vireo_api::v1::{self, VirtualMachineInstance};
+use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 use vireo_client::program::log_level;
 
@@ -242,11 +242,14 @@ fn resources(
         if !config.use_emulation {
             limits.insert(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()));
         }
+        // What follows from the rest of the instance takes precedence, such as one KVM.
         let given = &vmi.spec.domain.resources;
-        let quantity = |(name, given): (&String, &v1::Quantity)| (name.clone(), Quantity(given.0.clone()));
-        requests.extend(others(&given.requests).map(quantity));
-        limits.extend(others(&given.limits).map(quantity));
-        limits.extend(given.limits.get_key_value("cpu").map(quantity));
+        for (all, given) in [(&mut requests, &given.requests), (&mut limits, &given.limits)] {
+            for (name, quantity) in others(given) {
+                all.entry(name.clone()).or_insert_with(|| Quantity(quantity.0.clone()));
+            }
+        }
+        limits.extend(given.limits.get("cpu").map(|limit| ("cpu".to_owned(), Quantity(limit.0.clone()))));
     }
     limits.extend(cpu_limit.map(|limit| ("cpu".to_owned(), Quantity(format!("{limit}m")))));
     ResourceRequirements {

@@ -28,6 +28,18 @@ fn a_cpu_limit_is_that_of_the_launcher_alone() {
     assert_eq!(limited[1..], free[1..]);
 }
 
+#[test]
+fn no_instance_changes_by_name_what_follows_from_it() {
+    let pages = json!({"guest": "64Mi", "hugepages": {"pageSize": "2Mi"}});
+    let named = json!({"devices.kubevirt.io/kvm": "5", "hugepages-2Mi": "2Mi", "example.com/card": "2"});
+    let vmi = json!({"metadata": {"name": "web"},
+        "spec": {"domain": {"memory": pages, "resources": {"limits": named}}}});
+    let pod = rendered_for(StartedBy::Kubelet, vmi, None);
+    let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+    let of = ["devices.kubevirt.io/kvm", "hugepages-2Mi", "example.com/card"].map(|name| &limits[name]);
+    assert_eq!(of, [&json!("1"), &json!("67108864"), &json!("2")]);
+}
+
 fn rendered(vmi: Value, node: Option<&str>) -> Value {
     rendered_for(StartedBy::NodeAgent, vmi, node)
 }
