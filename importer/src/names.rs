@@ -1,14 +1,12 @@
 //! Names of images in the index of a layout.
 
+use oci_client::Reference;
 use serde::{Deserialize, Serialize};
 
 /// The registry of names that have none, as podman loads them, and of local images.
 const LOCALHOST: &str = "localhost";
 /// The tag of a reference that has none.
 const LATEST: &str = "latest";
-/// The longest repository, with its registry, and the longest tag: as the OCI distribution specification has them.
-const LONGEST_REPOSITORY: usize = 255;
-const LONGEST_TAG: usize = 128;
 
 /// Which image of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +51,8 @@ pub(crate) fn localhost_name(whole: Option<&str>, reference: Option<&str>) -> Op
     }
     let reference = reference?;
     if !reference.contains(['/', ':']) {
-        return is_tag(reference).then(|| ImageName::Tag(reference.to_owned()));
+        // What is valid behind some repository.
+        return whole_name(&format!("a:{reference}")).map(|_| ImageName::Tag(reference.to_owned()));
     }
     match reference.split_once('/') {
         Some((LOCALHOST, rest)) => whole_name(rest),
@@ -62,27 +61,14 @@ pub(crate) fn localhost_name(whole: Option<&str>, reference: Option<&str>) -> Op
     }
 }
 
-/// A name without its registry.
+/// A name without its registry, as references to images are read.
 fn whole_name(name: &str) -> Option<ImageName> {
-    let (repository, tag) = name.split_once(':').unwrap_or((name, LATEST));
-    (is_repository(repository) && is_tag(tag))
-        .then(|| ImageName::Whole { repository: repository.to_owned(), tag: tag.to_owned() })
-}
-
-fn is_tag(text: &str) -> bool {
-    (1..=LONGEST_TAG).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
-}
-
-fn is_repository(text: &str) -> bool {
-    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_plain = |byte: u8| is_alphanumeric(byte) || b"._-".contains(&byte);
-    let ends = |part: &str| part.bytes().next().zip(part.bytes().last());
-    text.len() + LOCALHOST.len() < LONGEST_REPOSITORY
-        && text.split('/').all(|part| {
-            part.bytes().all(is_plain)
-                && ends(part).is_some_and(|(first, last)| is_alphanumeric(first) && is_alphanumeric(last))
-        })
+    let reference: Reference = format!("{LOCALHOST}/{name}").parse().ok()?;
+    let is_plain = name.is_ascii() && reference.registry() == LOCALHOST && reference.digest().is_none();
+    is_plain.then(|| ImageName::Whole {
+        repository: reference.repository().to_owned(),
+        tag: reference.tag().unwrap_or(LATEST).to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -119,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_no_name_is_none() {
-        let (long, longer) = ("a".repeat(244), "a".repeat(246));
+        let (long, longer) = ("a".repeat(244), "a".repeat(256));
         assert!(localhost_name(Some(&format!("localhost/{long}:1")), None).is_some());
         for name in [
             "",
