@@ -7,15 +7,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::cluster::Cluster;
-use crate::command::{self, Failure, stop_signal};
-use crate::heartbeat::{self, Owner};
-use crate::live_settings::LiveSettings;
-use crate::manifests::directory::Directory;
-use crate::node::Node;
-use crate::reconcile::supervise;
-use crate::settings::Settings;
-use crate::{capabilities, devices, http, report};
 use axum::Router;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
@@ -25,6 +16,16 @@ use vireo_client::metrics::RequestCounter;
 use vireo_client::program;
 use vireo_client::rate_limit::RateLimiter;
 use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
+
+use crate::cluster::Cluster;
+use crate::command::{self, Failure, stop_signal};
+use crate::heartbeat::{self, Owner};
+use crate::live_settings::LiveSettings;
+use crate::manifests::directory::Directory;
+use crate::node::Node;
+use crate::reconcile::supervise;
+use crate::settings::Settings;
+use crate::{capabilities, devices, http, report};
 
 use cli::{Cli, Command, Endpoint, Vmis};
 

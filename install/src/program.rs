@@ -3,9 +3,6 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::installation::Images;
-use crate::objects::NAMESPACE;
-use crate::operator::Operator;
 use clap::Parser;
 use kube::Client;
 use tracing::warn;
@@ -17,6 +14,10 @@ use vireo_operators::certificates::VIRT_OPERATOR;
 use vireo_operators::config::LiveConfig;
 use vireo_operators::leader::{self, Leadership};
 use vireo_operators::monitoring::{Monitoring, add_leadership};
+
+use crate::installation::Images;
+use crate::objects::NAMESPACE;
+use crate::operator::Operator;
 
 /// KubeVirt's name of this component and its Lease.
 const COMPONENT: &str = "virt-operator";

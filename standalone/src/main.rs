@@ -31,7 +31,7 @@ fn component(started_as: &OsStr) -> fn() -> ExitCode {
         Some("virt-controller") => vireo_operators::programs::virt_controller::main,
         Some("virt-handler") => vireo_handler::program::main,
         Some("virt-operator") => vireo_install::program::main,
-        _ => command,
+        _ => vireo,
     }
 }
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     component(&std::env::args_os().next().unwrap_or_default())()
 }
 
-fn command() -> ExitCode {
+fn vireo() -> ExitCode {
     match Cli::parse().command {
         Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
         Command::Manifests(asked) => command::run(|| Ok(manifests(asked))),

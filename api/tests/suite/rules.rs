@@ -137,11 +137,7 @@ fn memory_and_vcpus() {
                 "resources.requests.cpu",
                 Invalid,
             ),
-            (
-                json!({"resources": {"limits": {"ephemeral-storage": "much"}}}),
-                "resources.limits.ephemeral-storage",
-                Invalid,
-            ),
+            (json!({"resources": {"limits": {"storage": "much"}}}), "resources.limits.storage", Invalid),
             (json!({"cpu": {"sockets": 255}}), "cpu", Invalid),
             (json!({"cpu": {"sockets": 4_294_967_295u32, "cores": 4_294_967_295u32}}), "cpu", Invalid),
             (json!({"cpu": {"sockets": 4, "maxSockets": 2}}), "cpu.sockets", Invalid),

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
 use crate::command::NodeArgs;
 use crate::report::{Format, Options};
-use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// The node agent: runs the VMIs of its node.
 #[derive(Debug, Parser)]

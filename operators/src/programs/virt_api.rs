@@ -5,11 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::admission::Admission;
-use crate::config::{ClusterConfig, LiveConfig};
-use crate::virt_api::agents::PodAgents;
-use crate::virt_api::front_proxy::FrontProxy;
-use crate::virt_api::{VirtApi, server};
 use clap::Parser;
 use tokio::net::TcpListener;
 use tracing::info;
@@ -18,6 +13,12 @@ use vireo_client::metrics::RequestCounter;
 use vireo_client::program::{self, Failure, stop_signal};
 use vireo_client::rate_limit::RateLimiter;
 use vireo_client::tls::{self, Clients, TlsFiles, TlsPolicy};
+
+use crate::admission::Admission;
+use crate::config::{ClusterConfig, LiveConfig};
+use crate::virt_api::agents::PodAgents;
+use crate::virt_api::front_proxy::FrontProxy;
+use crate::virt_api::{VirtApi, server};
 
 /// Serves KubeVirt's subresources and webhooks of a cluster: that of $KUBECONFIG, or the one that it runs in.
 #[derive(Debug, Parser)]

@@ -3,6 +3,13 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::Parser;
+use vireo_api::names::NAMESPACE;
+use vireo_client::metrics::{self, MetricSet, RequestCounter};
+use vireo_client::program::{self, Failure};
+use vireo_client::rate_limit::RateLimiter;
+use vireo_client::tls::TlsPolicy;
+
 use crate::Controllers;
 use crate::certificates::VIRT_CONTROLLER;
 use crate::config::LiveConfig;
@@ -10,12 +17,6 @@ use crate::leader::{self, Leadership};
 use crate::metrics::LEADERSHIP;
 use crate::monitoring::{Monitoring, add_leadership};
 use crate::vmi::{Launcher, StartedBy};
-use clap::Parser;
-use vireo_api::names::NAMESPACE;
-use vireo_client::metrics::{self, MetricSet, RequestCounter};
-use vireo_client::program::{self, Failure};
-use vireo_client::rate_limit::RateLimiter;
-use vireo_client::tls::TlsPolicy;
 
 /// KubeVirt's name of this component and its Lease.
 const COMPONENT: &str = "virt-controller";
