@@ -188,22 +188,14 @@ fn is_read_by_others(archive: &Path) {
 #[test]
 fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let begun = Instant::now();
-    let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
     let images = cluster::images();
     let digests = digests(&images);
     assert_eq!(digests, self::digests(&cluster::images()), "images that are made again differ");
     images.iter().for_each(|archive| is_read_by_others(archive));
-    let made = |target| installed::images(target).map_err(HostError::Start);
-    let guest = made("archive")?.join("disk.oci.tar");
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
-    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL + disturbed::limit());
-    let builder = builder.file(programs.join("virtctl")).file(programs.join("vireo"));
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
-    let cluster = Cluster::up(builder, &directory)?;
+    let cluster = cluster_up("cluster", &images, ALL + disturbed::limit())?;
     let vireo = Vireo::new(&cluster, begun);
     vireo.step("Kubernetes is up");
-    has_images(&vireo, &cluster, &images)?;
-    cluster.import(&guest)?;
     installation::becomes_available(&vireo)?;
     let authority = installation::authority(&vireo);
     installation::is_configured(&vireo)?;
@@ -235,13 +227,17 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     Ok(())
 }
 
-/// The node has Vireo's images, those of [`cluster::images`].
-fn has_images(vireo: &Vireo<'_>, cluster: &Cluster, images: &[PathBuf]) -> Result<(), HostError> {
-    vireo.shell(&format!("mkdir -p {}", vireo.host.work("state")))?;
-    images
-        .iter()
-        .filter(|path| !path.to_string_lossy().contains("native"))
-        .try_for_each(|archive| cluster.import(archive))
+/// A cluster of its own, in the directory `name`, whose node has the images of Vireo and of a guest.
+fn cluster_up(name: &str, images: &[PathBuf], limit: Duration) -> Result<Cluster, HostError> {
+    let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let guest = installed::images("archive").map_err(HostError::Start)?.join("disk.oci.tar");
+    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(limit);
+    let builder = builder.file(programs.join("virtctl")).file(programs.join("vireo"));
+    let cluster = Cluster::up(builder, &Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))?;
+    let host = cluster.host();
+    host.shell(&format!("mkdir -p {}", host.work("state"))).run()?.ok();
+    images.iter().chain([&guest]).try_for_each(|archive| cluster.import(archive))?;
+    Ok(cluster)
 }
 
 /// Without KVM, guests wait for a node that has it, unless they may be emulated.

@@ -23,7 +23,7 @@ const COMPONENT: &str = "virt-controller";
 
 /// Controls KubeVirt's objects of a cluster: that of $KUBECONFIG, or the one that it runs in.
 #[derive(Debug, Parser)]
-#[command(name = "virt-controller", version)]
+#[command(name = "virt-controller", version, args_override_self = true)]
 struct Args {
     /// The image of launcher Pods.
     #[arg(long, value_name = "IMAGE")]

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vireo_tests::HostError;
+use vireo_tests::cluster;
 use vireo_tests::eventually::eventually;
 
-use super::{STEP, Vireo, machine};
+use super::{EMULATED, STEP, Vireo, cluster_up, installation, leaves_nothing, machine};
 use crate::scenarios::probes::condition;
 
 /// How often a component is killed, unless `VIREO_KILL_ROUNDS` says otherwise.
@@ -18,6 +19,8 @@ const OUTAGE: u32 = 45;
 const LATEST: Duration = Duration::from_secs(4);
 /// Until the cluster is as before an outage: the kubelet waits up to 5 minutes before it starts again what ended often.
 const RECOVERY: Duration = Duration::from_secs(400);
+/// Until a cluster has Vireo, and until everything is as it was after kills and outages.
+const INSTALLED: Duration = Duration::from_secs(1200);
 /// The VM that runs all the time.
 const STEADY: &str = "steady";
 /// The VM that is started, restarted and deleted.
@@ -222,4 +225,20 @@ pub(super) fn api_server_is_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.ok(&format!("delete vm {STEADY} {MOVING} {}", super::LIMIT));
     vireo.gone(STEADY)?;
     vireo.gone(MOVING)
+}
+
+/// The same for long, on a cluster of its own: `hack/test cluster disturbances`.
+#[test]
+fn for_long() -> Result<(), HostError> {
+    let begun = Instant::now();
+    let cluster = cluster_up("cluster-disturbed", &cluster::images(), INSTALLED + limit())?;
+    let vireo = Vireo::new(&cluster, begun);
+    installation::becomes_available(&vireo)?;
+    installation::configure(&vireo, EMULATED)?;
+    components_are_killed(&vireo)?;
+    api_server_is_away(&vireo)?;
+    leaves_nothing(&vireo)?;
+    vireo.step("end");
+    cluster.done();
+    Ok(())
 }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vireo_tests::cluster::{self, Cluster};
-use vireo_tests::{HostBuilder, HostError, installed, programs};
+use vireo_tests::cluster;
+use vireo_tests::{HostError, installed};
 
-use super::{EMULATED, LIMIT, Vireo, has_images, installation, leaves_nothing};
+use super::{EMULATED, LIMIT, Vireo, cluster_up, installation, leaves_nothing};
 use crate::scenarios::examples::{self, Example};
 
-/// The layouts of the images that manifests name.
-const LAYOUTS: [&str; 3] = ["debian-oci", "disk-oci", "kernel-oci"];
+/// The layouts of the images that manifests name beside the guest's.
+const LAYOUTS: [&str; 2] = ["debian-oci", "kernel-oci"];
 /// Where the volumes are on the node.
 const VOLUMES: &str = "/var/lib/kubevirt/volumes";
 /// The volume for the state of a VM beside its disks.
@@ -86,16 +86,11 @@ fn volume(claim: &Value, device: &str) -> String {
 fn all_run_and_go() -> Result<(), HostError> {
     let begun = Instant::now();
     let made = |target| installed::images(target).map_err(HostError::Start);
-    let images = made("archive")?;
-    made("kernel")?;
+    let images = made("kernel")?;
     made("debian-disk")?;
-    let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL);
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster-examples");
-    let cluster = Cluster::up(builder.file(programs.join("virtctl")), &directory)?;
+    let cluster = cluster_up("cluster-examples", &cluster::images(), ALL)?;
     let vireo = Vireo::new(&cluster, begun);
     vireo.step("Kubernetes is up");
-    has_images(&vireo, &cluster, &cluster::images())?;
     for layout in LAYOUTS {
         import_layout(&vireo, &images.join(layout))?;
     }

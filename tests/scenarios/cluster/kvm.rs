@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vireo_tests::HostError;
 use vireo_tests::cluster::Cluster;
 use vireo_tests::eventually::eventually;
 use vireo_tests::installed::Login;
 
-use super::{LIMIT, STEP, Vireo, guest, installation, machine};
+use super::{LAUNCHER, LIMIT, STEP, Vireo, guest, installation, machine};
 use crate::scenarios::probes::condition;
 
 const NODE: &str = "node-2";
@@ -55,10 +55,17 @@ pub(super) fn native_guest_on_a_node_that_joins(
 
     has_a_device_of_its_node(vireo)?;
 
+    vireo.step("launchers come without QEMU");
+    let without_qemu = format!("{LAUNCHER}{}-native", env!("CARGO_PKG_VERSION"));
+    let flag =
+        json!({"spec": {"customizeComponents": {"flags": {"controller": {"launcher-image": without_qemu}}}}});
+    installation::configure(vireo, &flag.to_string())?;
     vireo.step("a guest starts there");
     vireo.feed("apply -f -", &guest::logged());
     let vmi = vireo.phase("demo", "Running")?;
     assert_eq!(vmi["status"]["nodeName"], NODE, "{:#}", vmi["status"]);
+    let pod = vireo.pod("demo")?;
+    assert_eq!(pod["spec"]["containers"][0]["image"], without_qemu.as_str(), "{:#}", pod["spec"]);
     runs_on_native(vireo, &vmi)?;
     let mut guest = guest::console(vireo)?;
     let shown = guest.log_in()?;
@@ -187,6 +194,9 @@ fn is_given_up_with_its_node(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(),
     assert_eq!(failed, 1, "{events:#?}");
     vireo.ok(&format!("delete vmi demo {LIMIT}"));
     vireo.gone("demo")?;
-    installation::configure(vireo, r#"{"spec": {"infra": {"nodePlacement": null}}}"#)?;
+    installation::configure(
+        vireo,
+        r#"{"spec": {"infra": {"nodePlacement": null}, "customizeComponents": null}}"#,
+    )?;
     Ok(())
 }
