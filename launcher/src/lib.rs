@@ -36,6 +36,7 @@ mod page;
 pub mod pinning;
 pub mod plan;
 pub mod process;
+mod program;
 pub mod screenshot;
 pub mod seccomp;
 pub mod server;

@@ -21,7 +21,7 @@ use crate::host;
 use crate::hypervisor::{Choice, Starting, choose};
 use crate::ipv6;
 use crate::launch::{Kind, Launch};
-use crate::{logging, metrics_port, socket};
+use crate::{logging, metrics_port, program, socket};
 
 /// How long after the end of the grace period a start may still complete; later it is abandoned.
 pub(super) const ABANDON_START: Duration = Duration::from_secs(2);
@@ -189,6 +189,7 @@ impl Session {
                             self.enter(Phase::Running);
                             info!("the VM runs");
                             self.stats_source.send_replace(Some((guest.meter(), Arc::clone(&up.launch))));
+                            self.servers.spawn(program::release_what_starts_need());
                             let vm = RunningVm::new(up.launch, up.console, guest);
                             match up.stop {
                                 Some(deadline) => Stage::Stopping(vm, deadline),
