@@ -1,4 +1,5 @@
-//! `bench io`: requests to a guest's disk, under `vmm`, the launcher and two flavours of QEMU's q35, in one nested host.
+//! `bench io`: requests to a guest's disk, under `vmm`, the launcher and QEMU's q35, each with and without the page cache, in one
+//! nested host.
 
 mod guest;
 mod monitor;
@@ -153,8 +154,12 @@ fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Erro
         .file_as(&kernel.image, "vmlinuz")
         .file_as(initrd, "initrd")
         .file(programs.join("bench"));
-    for (monitor, program) in [(Monitor::Vmm, "vmm"), (Monitor::Launcher, "virt-launcher")] {
-        if plan.monitors.contains(&monitor) {
+    let ours = [
+        ([Monitor::Vmm, Monitor::VmmDirect], "vmm"),
+        ([Monitor::Launcher, Monitor::LauncherDirect], "virt-launcher"),
+    ];
+    for (monitors, program) in ours {
+        if monitors.iter().any(|monitor| plan.monitors.contains(monitor)) {
             builder = builder.file(programs.join(program));
         }
     }
@@ -216,7 +221,10 @@ mod tests {
         assert_eq!(Plan::parse(&mut lexopt::Parser::from_iter(words)).unwrap(), plan);
         let refused =
             |word| Plan::parse(&mut lexopt::Parser::from_iter(["io", word])).unwrap_err().to_string();
-        assert!(refused("--only=qemu").contains("vmm, launcher, qemu-direct, qemu-cached"));
+        assert!(
+            refused("--only=qemu")
+                .contains("vmm, vmm-direct, launcher, launcher-direct, qemu-direct, qemu-cached")
+        );
         assert!(refused("--seconds=0").contains("0.1 to 600"));
         assert!(refused("--rounds=0").contains("zero"));
     }
@@ -224,7 +232,7 @@ mod tests {
     #[test]
     fn the_launcher_is_measured_where_vmm_is_not() {
         let guests: Vec<_> = Plan::default().guests().collect();
-        assert_eq!(guests.len(), 12);
+        assert_eq!(guests.len(), 16);
         assert!(guests.contains(&(Store::Qcow2, Monitor::Launcher)));
         assert!(!guests.contains(&(Store::Qcow2, Monitor::Vmm)));
         assert!(!guests.contains(&(Store::Warm, Monitor::Launcher)));

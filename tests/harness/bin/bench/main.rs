@@ -28,8 +28,8 @@ use self::start::Start;
 const USAGE: &str = "\
 usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu,bare,isolated]
                   [--cmdline TEXT] [--here]
-       bench io [--rounds N] [--seconds N] [--only vmm,launcher,qemu-direct,qemu-cached] [--stores warm,cold,null,qcow2]
-                [--host-cpus N]
+       bench io [--rounds N] [--seconds N] [--only vmm,vmm-direct,launcher,launcher-direct,qemu-direct,qemu-cached]
+                [--stores warm,cold,null,qcow2] [--host-cpus N]
        bench net [--rounds N] [--seconds N] [--only vmm,vmm-vhost,qemu,qemu-vhost] [--queues 1,2] [--host-cpus N] [--other FILE]
 
 boot measures starts in one nested host, a round of all contenders after the other, and prints the medians.

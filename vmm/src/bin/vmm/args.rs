@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmconfig::{
-    CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, PanicModel, ParseMacError, UnknownName,
-    WatchdogAction,
+    CacheMode, CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, PanicModel, ParseMacError,
+    UnknownName, WatchdogAction,
 };
 use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
@@ -71,6 +71,7 @@ pub(crate) struct DiskArg {
     pub(crate) read_only: bool,
     pub(crate) attachment: Attachment,
     pub(crate) queues: u16,
+    pub(crate) cache: CacheMode,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -122,6 +123,8 @@ pub(crate) enum ArgsError {
     Format(String),
     #[error("--disk: queues: unsupported value {0:?}: supported values: 1 to {MAX_DISK_QUEUES}")]
     DiskQueues(String),
+    #[error("--disk: cache: unsupported value {0:?}: supported values: writeback, writethrough, none")]
+    Cache(String),
     #[error("--disk: queues: several are supported on the bus virtio alone")]
     QueuesOffVirtio,
     #[error("--vnc")]

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use vireo_vmconfig::{MacAddr, ParseMacError};
+use vireo_vmconfig::{CacheMode, MacAddr, ParseMacError};
 use vireo_vmm::config::{
     Balloon, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice, Notices,
     TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
@@ -142,7 +142,8 @@ fn disk(arg: &DiskArg) -> Result<Disk, OpenError> {
         ImageFormat::Raw => DiskImage::Raw(file),
         ImageFormat::Qcow2 => DiskImage::Qcow2 { image: file, backing: None },
     };
-    Ok(Disk::new(image).read_only(arg.read_only).attach(arg.attachment).queues(arg.queues))
+    let disk = Disk::new(image).read_only(arg.read_only).attach(arg.attachment).queues(arg.queues);
+    Ok(disk.direct(arg.cache == CacheMode::None).write_through(arg.cache == CacheMode::WriteThrough))
 }
 
 /// Locked for as long as it is open: two VMs that write one disk destroy its file systems.
@@ -201,6 +202,7 @@ mod tests {
             read_only,
             attachment: Attachment::Virtio,
             queues: 1,
+            cache: CacheMode::default(),
         }
     }
 

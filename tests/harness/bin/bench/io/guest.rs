@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::{self, Runtime};
 use tonic::transport::Channel;
-use vireo_proto::launcher::disk_source;
 use vireo_proto::launcher::launcher_client::LauncherClient;
+use vireo_proto::launcher::{Disk, disk, disk_source};
 use vireo_tests::io_load::{Job, Limit, Outcome, Response};
 
 use super::monitor::{COMMAND_LINE, MEMORY_MIB, Monitor};
@@ -56,7 +56,7 @@ impl Guest {
     pub(crate) fn start(monitor: Monitor, store: Store) -> Result<Self, Error> {
         let guest = match monitor.command(store) {
             Some(words) => Self { serial: Serial::spawn(&words)?, _launcher: None },
-            None => Self::from_launcher(store)?,
+            None => Self::from_launcher(monitor, store)?,
         };
         match guest.serial.response(START)? {
             Response::Ready { .. } => Ok(guest),
@@ -64,7 +64,7 @@ impl Guest {
         }
     }
 
-    fn from_launcher(store: Store) -> Result<Self, Error> {
+    fn from_launcher(monitor: Monitor, store: Store) -> Result<Self, Error> {
         let directory = tempfile::tempdir()?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let start = Instant::now();
@@ -77,7 +77,8 @@ impl Guest {
                 disk_source::Source::Raw(disk_source::Raw { path: store.path().into() })
             }
         };
-        let disks = vec![launcher::disk(source)];
+        let cache = if monitor.is_direct() { disk::Cache::None } else { disk::Cache::Writeback };
+        let disks = vec![Disk { cache: cache.into(), ..launcher::disk(source) }];
         let boot = launcher::kernel(COMMAND_LINE);
         let request = launcher::request_for(boot, MEMORY_MIB, disks, directory.path());
         let mut child = launcher::spawn(directory.path())?;

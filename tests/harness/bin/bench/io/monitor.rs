@@ -15,10 +15,14 @@ pub(crate) const MEMORY_MIB: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Monitor {
-    /// The monitor alone, which has no option for qcow2.
+    /// The monitor alone, which has no option for qcow2 with a backing file, through the page cache.
     Vmm,
+    /// The same past the page cache.
+    VmmDirect,
     /// The launcher with the same monitor in it, for qcow2 alone: elsewhere it would repeat what `Vmm` measured.
     Launcher,
+    /// The same past the page cache.
+    LauncherDirect,
     /// QEMU with an I/O thread that has the kernel read and write past the page cache, asynchronously.
     QemuDirect,
     /// QEMU with an I/O thread and threads that read and write through the page cache.
@@ -26,15 +30,27 @@ pub(crate) enum Monitor {
 }
 
 impl Monitor {
-    pub(crate) const ALL: [Self; 4] = [Self::Vmm, Self::Launcher, Self::QemuDirect, Self::QemuCached];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Vmm,
+        Self::VmmDirect,
+        Self::Launcher,
+        Self::LauncherDirect,
+        Self::QemuDirect,
+        Self::QemuCached,
+    ];
 
     /// Whether it is measured with that store.
     pub(crate) fn takes(self, store: Store) -> bool {
         match self {
-            Self::Vmm => store != Store::Qcow2,
-            Self::Launcher => store == Store::Qcow2,
+            Self::Vmm | Self::VmmDirect => store != Store::Qcow2,
+            Self::Launcher | Self::LauncherDirect => store == Store::Qcow2,
             Self::QemuDirect | Self::QemuCached => true,
         }
+    }
+
+    /// Whether its requests bypass the page cache.
+    pub(crate) fn is_direct(self) -> bool {
+        matches!(self, Self::VmmDirect | Self::LauncherDirect | Self::QemuDirect)
     }
 
     /// Whether it is what ours is compared with.
@@ -46,16 +62,18 @@ impl Monitor {
     pub(crate) fn command(self, store: Store) -> Option<Vec<String>> {
         let path = store.path();
         let line = match self {
-            Self::Launcher => return None,
-            Self::Vmm => format!(
-                "/in/vmm --cpus 1 --memory {MEMORY_MIB}M --disk path={path} --kernel /in/vmlinuz --initrd /in/initrd --cmdline"
-            ),
+            Self::Launcher | Self::LauncherDirect => return None,
+            Self::Vmm | Self::VmmDirect => {
+                let cache = if self.is_direct() { "none" } else { "writeback" };
+                format!(
+                    "/in/vmm --cpus 1 --memory {MEMORY_MIB}M --disk path={path},cache={cache} --kernel /in/vmlinuz \
+                     --initrd /in/initrd --cmdline"
+                )
+            }
             Self::QemuDirect | Self::QemuCached => {
                 let format = if store == Store::Qcow2 { "qcow2" } else { "raw" };
-                let cache = match self {
-                    Self::QemuDirect => "cache=none,aio=native",
-                    _ => "cache=writeback,aio=threads",
-                };
+                let cache =
+                    if self.is_direct() { "cache=none,aio=native" } else { "cache=writeback,aio=threads" };
                 format!(
                     "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio -smp 1 \
                      -m {MEMORY_MIB} -device virtio-rng-pci -object iothread,id=io \
@@ -73,7 +91,9 @@ impl fmt::Display for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Vmm => "vmm",
+            Self::VmmDirect => "vmm-direct",
             Self::Launcher => "launcher",
+            Self::LauncherDirect => "launcher-direct",
             Self::QemuDirect => "qemu-direct",
             Self::QemuCached => "qemu-cached",
         })

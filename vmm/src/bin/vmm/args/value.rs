@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use vireo_vmconfig::{DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
+use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
 use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, Vsock};
 
 use super::{ArgsError, DiskArg, FilesystemArg, ImageFormat, NetArg, SerialArg, once};
 
 pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
-    let (mut path, mut format, mut read_only, mut bus, mut queues) = (None, None, None, None, None);
+    let (mut path, mut format, mut read_only, mut bus) = (None, None, None, None);
+    let (mut queues, mut cache) = (None, None);
     for (key, value) in pairs(text) {
         match key {
             "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
@@ -17,7 +18,8 @@ pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
             "readonly" => once(&mut read_only, "--disk: readonly", switch("--disk: readonly", value)?)?,
             "bus" => once(&mut bus, "--disk: bus", attachment(("--disk", DiskDevice::Disk), value)?)?,
             "queues" => once(&mut queues, "--disk: queues", disk_queues(value)?)?,
-            _ => return Err(unknown("--disk", key, "path, format, readonly, bus and queues")),
+            "cache" => once(&mut cache, "--disk: cache", cache_mode(value)?)?,
+            _ => return Err(unknown("--disk", key, "path, format, readonly, bus, queues and cache")),
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
@@ -26,7 +28,11 @@ pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
         return Err(ArgsError::QueuesOffVirtio);
     }
     let (format, read_only) = (format.unwrap_or_default(), read_only.unwrap_or(false));
-    Ok(DiskArg { path, format, read_only, attachment, queues })
+    Ok(DiskArg { path, format, read_only, attachment, queues, cache: cache.unwrap_or_default() })
+}
+
+fn cache_mode(value: &str) -> Result<CacheMode, ArgsError> {
+    value.parse().map_err(|_| ArgsError::Cache(value.to_owned()))
 }
 
 fn image_format(value: &str) -> Result<ImageFormat, ArgsError> {
@@ -64,7 +70,8 @@ pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--cdrom", key: "path" })?;
     let attachment = bus.unwrap_or(Attachment::Sata(DiskDevice::CdRom));
-    Ok(DiskArg { path, format: ImageFormat::Raw, read_only: true, attachment, queues: 1 })
+    let cache = CacheMode::default();
+    Ok(DiskArg { path, format: ImageFormat::Raw, read_only: true, attachment, queues: 1, cache })
 }
 
 pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
