@@ -101,9 +101,6 @@ pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, Ima
     let backend: Box<dyn Backend> = match disk.image() {
         DiskImage::Raw(file) => open_raw(file, read_only, direct)?,
         DiskImage::Qcow2 { image, backing } => {
-            if direct {
-                bypass_cache(image)?;
-            }
             Box::new(format::Formatted::open_qcow2(image, backing.as_ref(), (read_only, direct))?)
         }
         DiskImage::Drive(drive) => Box::new(removable::Removable(drive.clone())),
@@ -118,13 +115,15 @@ pub(crate) fn open_raw(file: &File, read_only: bool, direct: bool) -> Result<Box
     if !direct {
         return Ok(Box::new(raw::Raw::open(file)?));
     }
-    bypass_cache(file)?;
+    bypass_cache(file, true)?;
     Ok(Box::new(format::Formatted::open_direct(file, read_only)?))
 }
 
-fn bypass_cache(file: &File) -> Result<(), ImageError> {
-    let flags = rustix::fs::fcntl_getfl(file).map_err(|errno| ImageError::Direct(errno.into()))?;
-    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).map_err(|errno| ImageError::Direct(errno.into()))
+/// Has a file, in all its descriptors, bypass the page cache, or not.
+fn bypass_cache(file: &File, yes: bool) -> Result<(), ImageError> {
+    let mut flags = rustix::fs::fcntl_getfl(file).map_err(|errno| ImageError::Direct(errno.into()))?;
+    flags.set(OFlags::DIRECT, yes);
+    rustix::fs::fcntl_setfl(file, flags).map_err(|errno| ImageError::Direct(errno.into()))
 }
 
 /// Whether everything that was written has reached stable storage: what the kernel could not write it drops from its

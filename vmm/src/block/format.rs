@@ -12,7 +12,7 @@ use vm_memory::VolatileSlice;
 
 use super::engine::ImageFile;
 use super::refcounts::{self, Layout};
-use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
+use super::{Backend, GuestMemory, ImageError, Segments, Stable, bypass_cache, whole_sectors};
 use crate::sys::vectored::MAX_VECTORS;
 
 /// What the importer lets a disk have, too.
@@ -42,7 +42,12 @@ impl Formatted {
         backing: Option<&File>,
         (read_only, direct): (bool, bool),
     ) -> Result<Self, ImageError> {
+        // What is read to be checked is not aligned; imago finds out what has to be. A guest that has reset itself opens an
+        // image that bypasses the cache already.
+        let bypass = |yes| if direct { bypass_cache(image, yes) } else { Ok(()) };
+        bypass(false)?;
         let layout = check_header(image)?;
+        bypass(true)?;
         let backing = backing
             .map(|file| {
                 let raw = Raw::builder(storage(file, false, false)?).open(DenyImplicitOpenGate::default())?;
@@ -61,7 +66,9 @@ impl Formatted {
             .map_err(ImageError::Open)?;
         // Only now it is known that there are no features by which tables mean something else.
         if !read_only {
+            bypass(false)?;
             refcounts::check(image, &layout)?;
+            bypass(true)?;
         }
         Self::new(FormatAccess::new(opened), None, direct)
     }

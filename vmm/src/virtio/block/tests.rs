@@ -248,6 +248,34 @@ fn a_disk_that_bypasses_the_cache_takes_any_sectors_and_buffers() {
     assert!(back == model);
 }
 
+/// Its tables are checked each time that it is opened, also when a guest has reset itself.
+#[test]
+fn a_qcow2_disk_may_bypass_the_cache() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("disk.qcow2");
+    qemu_img(&["create", "-q", "-f", "qcow2", path.to_str().unwrap(), "1M"]);
+    let image = File::options().read(true).write(true).open(&path).unwrap();
+    let disk = Disk::new(DiskImage::Qcow2 { image, backing: None }).direct(true);
+    for round in 1..3 {
+        let mut guest = match Block::new(&disk) {
+            Ok(block) => Guest::new(Box::new(block)),
+            Err(ImageError::Direct(error)) => {
+                eprintln!("not tested: the file system of the sources has no direct I/O ({error})");
+                return;
+            }
+            Err(error) => panic!("round {round}: {error:?}"),
+        };
+        guest.start(FEATURES, 64);
+        let data = vec![round; 4096];
+        guest.memory.write_slice(&data, GuestAddress(DATA)).unwrap();
+        assert_eq!(ask(&mut guest, 1, 8, &[(DATA, 4096, false)]), 0);
+        assert_eq!(ask(&mut guest, 0, 8, &[(DATA + 0x4000, 4096, true)]), 0);
+        assert!(bytes(&guest, DATA + 0x4000, 4096) == data, "round {round}");
+        assert_eq!(ask(&mut guest, 4, 0, &[]), 0);
+    }
+    qemu_img(&["check", "-q", path.to_str().unwrap()]);
+}
+
 #[test]
 fn direct_io_is_refused_where_there_is_none() {
     // Pipes have none, and no sectors either.
