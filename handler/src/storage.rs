@@ -20,7 +20,7 @@ pub mod volumes;
 pub use allowed::{AllowedDirectories, AllowedPaths, NotAllowed};
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
 pub(crate) use host_disks::HostDisks;
-pub use images::{ImageError, Images};
+pub use images::{ImageError, Images, Pull};
 pub use importer::{ImageReader, ImporterSettings};
 pub use prepare::{
     ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, PullSecrets,

@@ -187,6 +187,7 @@ async fn download(
     let layers = manifest.layers();
     let total = size(registry, manifest, target.most_bytes)?;
     let mut before = 0;
+    say(Answer::Progress { done: before, total });
     for layer in layers {
         let digest = layer.digest().to_string();
         let hex = hex_of(&digest).ok_or_else(|| registry.invalid("a layer has no SHA-256 digest"))?;

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use vireo_tests::eventually::eventually;
 use vireo_tests::{Host, HostError, Process, oci};
 
 use crate::SOON;
@@ -62,9 +63,18 @@ fn a_hostile_registry_concerns_its_own_images_alone_here() -> Result<(), HostErr
         standalone.kubectl("apply -f -", Some(&vmi))?.ok();
         Ok(())
     };
+    create("late")?;
     for (image, _) in FAULTS {
         create(image)?;
     }
+    let mut shown = Value::Null;
+    eventually("a volume whose image takes long says so", SOON, || {
+        shown = standalone.json("get vmi late")?["status"]["volumeStatus"].clone();
+        Ok(shown[0]["reason"] == "Pulling")
+    })
+    .inspect_err(|_| eprintln!("as last seen: {shown:#}"))?;
+    let message = format!("localhost:{PORT}/late is being pulled: 0 of 0 MiB are here");
+    assert_eq!((&shown[0]["phase"], &shown[0]["message"]), (&"Pending".into(), &message.into()));
     // The blob of this one is elsewhere, which is right.
     create("elsewhere")?;
     standalone.becomes_ready("vmi/elsewhere")?;

@@ -146,16 +146,19 @@ impl Vm {
 
     /// Whether a single host pulls an image of it from a registry.
     pub fn has_registry_images(&self) -> bool {
-        let is_pulled = |image: &ImageRef| matches!(image, ImageRef::Registry(_)) && !image.is_local_name();
         let of_kernel = match self.firmware().boot() {
-            BootSource::Kernel(boot) => is_pulled(boot.image()),
+            BootSource::Kernel(boot) => pulled_name(boot.image()).is_some(),
             BootSource::Bios { .. } | BootSource::Efi { .. } => false,
         };
-        let of_disk = |disk: &Disk| match disk.source() {
-            VolumeSource::ContainerDisk { image, .. } => is_pulled(image),
-            _ => false,
-        };
-        of_kernel || self.disks().iter().any(of_disk)
+        of_kernel || self.disks_of_registries().next().is_some()
+    }
+
+    /// The disks with images that a single host pulls from registries, with the names of these.
+    pub fn disks_of_registries(&self) -> impl Iterator<Item = (&Disk, &str)> {
+        self.disks().iter().filter_map(|disk| match disk.source() {
+            VolumeSource::ContainerDisk { image, .. } => Some((disk, pulled_name(image)?)),
+            _ => None,
+        })
     }
 
     /// The Secrets with credentials for images, with the fields that name them.
@@ -389,5 +392,13 @@ fn unknown_fields(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
             &Field::new(&unknown_field.field),
             format!("no field of this version of the API is called {:?} here: {advice}", unknown_field.name),
         );
+    }
+}
+
+/// The name of an image that a single host pulls from a registry.
+fn pulled_name(image: &ImageRef) -> Option<&str> {
+    match image {
+        ImageRef::Registry(name) if !image.is_local_name() => Some(name),
+        _ => None,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -15,7 +16,7 @@ use super::desired::Desired;
 use super::limits::node_memory;
 use super::reconciler::{LauncherState, VmiReconciler};
 use super::record::{Record, now};
-use super::status::{NO_POD, Phase, SyncError};
+use super::status::{NO_POD, Phase, SyncError, note_pulls};
 use crate::launcher;
 use crate::launcher::cgroup::limits::oom_score_adj;
 use crate::launcher::files::{Origin, PodFiles};
@@ -26,8 +27,11 @@ use crate::node::LauncherPod;
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
 use crate::storage::{
-    self, FAILED_MOUNT, HostDisks, Places, Prepared, PullSecrets, StorageError, filesystems,
+    self, FAILED_MOUNT, HostDisks, Images, Places, Prepared, PullSecrets, StorageError, filesystems,
 };
+
+/// How often a VMI shows how far its images are: each time is a write to the API server.
+const PULL_STEP: Duration = Duration::from_secs(10);
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -225,7 +229,10 @@ impl VmiReconciler {
     ) -> Done {
         let is_moot = |desired: &Desired| desired.replaces(record);
         let filesystems = filesystems::files(vm, &sources.projected).map_err(storage_error)?;
-        if cancel_if(desired, is_moot, self.prepare_storage(vm, sources)).await.transpose()?.is_none() {
+        let (places, node) = (self.places_of(vm, sources)?, Arc::clone(&self.node));
+        let preparing = async { storage::prepare(vm, &places, &node.jobs).await.map_err(storage_error) };
+        let preparing = cancel_if(desired, is_moot, preparing);
+        if self.while_pulling((vm, &places.images), preparing).await?.transpose()?.is_none() {
             return Ok(());
         }
         let cgroups = self.make_cgroups(vm).await?;
@@ -278,10 +285,38 @@ impl VmiReconciler {
     async fn prepare_storage(
         &self,
         vm: &vireo_api::spec::Vm,
-        Sources { projected, pull_secrets, is_prepared }: Sources,
+        sources: Sources,
     ) -> Result<Prepared, SyncError> {
-        let places = Places { projected, pull_secrets, is_prepared, ..self.places(vm)? };
+        let places = self.places_of(vm, sources)?;
         storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
+    }
+
+    fn places_of(
+        &self,
+        vm: &vireo_api::spec::Vm,
+        Sources { projected, pull_secrets, is_prepared }: Sources,
+    ) -> Result<Places, SyncError> {
+        Ok(Places { projected, pull_secrets, is_prepared, ..self.places(vm)? })
+    }
+
+    /// Carries out work, and notes meanwhile, from time to time, how far the images are that it waits for.
+    async fn while_pulling<T>(
+        &mut self,
+        (vm, images): (&vireo_api::spec::Vm, &Images),
+        work: impl Future<Output = T>,
+    ) -> Result<T, SyncError> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                () = tokio::time::sleep(PULL_STEP) => {}
+            }
+            let mut record = self.known()?;
+            if note_pulls(&mut record.vmi.status.volume_status, vm, &images.pulls()) {
+                self.unsaved = true;
+                self.replace(record);
+            }
+        }
     }
 
     /// The directory of the disks that end with the VMI.

@@ -11,6 +11,7 @@ pub use condition::ConditionType;
 pub(super) use ending::{End, Lost, end, end_before_start, out_of_memory, record_end, unhealthy_end};
 pub(crate) use interfaces::primary;
 pub use pause::{PAUSED_IO_ERROR, io_errors};
+pub(super) use volume::note_pulls;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

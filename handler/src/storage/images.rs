@@ -92,6 +92,17 @@ impl Source {
     }
 }
 
+/// How much of an image has been downloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pull {
+    /// As manifests name it.
+    pub image: String,
+    /// Bytes of its layers that are here.
+    pub done: u64,
+    /// Bytes of its layers; 0 while they are not known.
+    pub total: u64,
+}
+
 /// An image layout, and which image of it.
 #[derive(Debug)]
 struct Opened {
@@ -117,6 +128,8 @@ struct Store {
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     /// Notified when an import finds no space.
     full: Notify,
+    /// The images that are being downloaded.
+    pulls: Mutex<Vec<Pull>>,
 }
 
 impl Images {
@@ -128,7 +141,13 @@ impl Images {
         reader: ImageReader,
     ) -> Self {
         let (names, turns, full) = (NameCache::default(), Mutex::default(), Notify::new());
-        Self(Arc::new(Store { directory, allowed, registries, reader, names, turns, full }))
+        let pulls = Mutex::default();
+        Self(Arc::new(Store { directory, allowed, registries, reader, names, turns, full, pulls }))
+    }
+
+    /// The images that are being downloaded, and how far that is.
+    pub fn pulls(&self) -> Vec<Pull> {
+        self.0.pulls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where

@@ -126,8 +126,10 @@ impl Served {
                     "length" => blob.push(0),
                     _ => {}
                 }
-                let sent = if fault == "cut" { blob.len() / 2 } else { blob.len() };
-                return answer(peer, "200 OK", blob.len(), blob.get(..sent).unwrap_or_default());
+                let sent = if ["cut", "late"].contains(&fault) { blob.len() / 2 } else { blob.len() };
+                answer(peer, "200 OK", blob.len(), blob.get(..sent).unwrap_or_default())?;
+                // The rest is not sent, and the connection stays until the client has enough.
+                return if fault == "late" { io::copy(peer, &mut io::sink()).map(drop) } else { Ok(()) };
             }
         };
         answer(peer, &format!("307 Temporary Redirect\r\nLocation: {elsewhere}"), 0, &[])

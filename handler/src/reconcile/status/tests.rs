@@ -1,6 +1,7 @@
 use vireo_proto::launcher::{Agent, AgentCommand, Hypervisor};
 
 use super::*;
+use crate::storage::Pull;
 
 const THEN: &str = "2026-01-01T00:00:00Z";
 static NO_BRIDGED: Bridged = Bridged::new();
@@ -235,4 +236,42 @@ fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_
     }
     let gone = after(&ready, None, Phase::Failed);
     assert_eq!(condition(&gone, ConditionType::Ready).unwrap().reason, "GuestNotRunning");
+}
+
+#[test]
+fn volumes_tell_how_far_their_images_are() {
+    let mut vmi = serde_json::json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": "one", "uid": "00000000-0000-4000-8000-000000000001"},
+        "spec": {
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {"disks": [
+                {"name": "system", "disk": {}}, {"name": "more", "disk": {}}]}},
+            "volumes": [{"name": "system", "containerDisk": {"image": "registry.example/a:1"}},
+                {"name": "more", "containerDisk": {"image": "registry.example/b:1"}}],
+        },
+    });
+    vmi["spec"]["domain"]["devices"]["autoattachGraphicsDevice"] = false.into();
+    let vmi: vireo_api::v1::VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+    let vm = Vm::try_from(&vmi).unwrap_or_else(|report| panic!("{report}"));
+    let pull = |image: &str, done, total| Pull { image: image.to_owned(), done, total };
+    let mut shown = volume::statuses(&[], &vm, &facts(Phase::Scheduling));
+    let mut note = |pulls: &[Pull]| {
+        let has_changed = note_pulls(&mut shown, &vm, pulls);
+        let messages: Vec<String> = shown.iter().map(|status| status.message.clone()).collect();
+        (has_changed, messages)
+    };
+    let none = String::new();
+    assert_eq!(note(&[]), (false, vec![none.clone(), none.clone()]));
+    // Another VMI's.
+    assert_eq!(note(&[pull("registry.example/c:1", 1, 2)]), (false, vec![none.clone(), none.clone()]));
+    let begun = "registry.example/b:1 is being pulled".to_owned();
+    assert_eq!(note(&[pull("registry.example/b:1", 0, 0)]), (true, vec![none.clone(), begun]));
+    let some = "registry.example/b:1 is being pulled: 2 of 300 MiB are here".to_owned();
+    let now = [pull("registry.example/b:1", 2 << 20, 300 << 20)];
+    assert_eq!(note(&now), (true, vec![none.clone(), some.clone()]));
+    assert_eq!(note(&now), (false, vec![none, some]), "nothing is written anew");
+    assert_eq!((shown[1].phase.as_str(), shown[1].reason.as_str()), ("Pending", "Pulling"));
+    let next = volume::statuses(&shown, &vm, &facts(Phase::Scheduled));
+    assert!(next.iter().all(|status| status.message.is_empty() && status.phase.is_empty()), "{next:?}");
 }

@@ -9,6 +9,7 @@ use vireo_proto::launcher::{MemoryDump, PluggedVolume};
 use super::super::memory_dump::DUMP_FAILED;
 use super::{Facts, Phase};
 use crate::node::Attachment;
+use crate::storage::Pull;
 
 /// The status of a VMI's volumes; those that are being unplugged come last.
 pub(super) fn statuses(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Vec<VolumeStatus> {
@@ -46,6 +47,29 @@ pub(super) fn statuses(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> V
         }
     });
     wanted.chain(unplugging).chain(memory_dump(before, vm, facts)).collect()
+}
+
+/// Says of the volumes whose images are being downloaded how far that is. Returns whether anything has changed. What it says is
+/// gone with the next status.
+pub(in super::super) fn note_pulls(statuses: &mut Vec<VolumeStatus>, vm: &Vm, pulls: &[Pull]) -> bool {
+    let mut has_changed = false;
+    for (disk, image) in vm.disks_of_registries() {
+        let Some(pull) = pulls.iter().find(|pull| pull.image == image) else { continue };
+        let message = match pull.total {
+            0 => format!("{image} is being pulled"),
+            total => format!("{image} is being pulled: {} of {} MiB are here", pull.done >> 20, total >> 20),
+        };
+        let (phase, reason) = ("Pending".to_owned(), "Pulling".to_owned());
+        let name = disk.name().to_owned();
+        let now = VolumeStatus { name, phase, reason, message, ..VolumeStatus::default() };
+        match statuses.iter_mut().find(|status| status.name == disk.name()) {
+            Some(before) if *before == now => continue,
+            Some(before) => *before = now,
+            None => statuses.push(now),
+        }
+        has_changed = true;
+    }
+    has_changed
 }
 
 /// The status of the volume that the memory is dumped to. It is there for as long as the launcher has the dump: the claim is in

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
@@ -15,7 +16,7 @@ use vireo_importer::{Failure, FailureKind, ImageSelector, LayoutKind, Reference}
 
 use super::super::importer::{RegistryImage, directory, free_space, publish_foreign_tree};
 use super::super::registry::RegistrySettings;
-use super::{ImageError, Images, Opened, Source, collect, hex_of, lock, store};
+use super::{ImageError, Images, Opened, Pull, Source, collect, hex_of, lock, store};
 use crate::jobs::{JobContext, Jobs};
 
 /// Layouts of images that are or were downloaded.
@@ -94,10 +95,12 @@ impl Images {
         if !layout.join("index.json").exists() {
             let started = Instant::now();
             info!(image = importer.image, digest, "pulling an image");
+            let _pulling = self.begin_pull(&importer.image);
             let mut logged = 0;
             let mut progress = |done: u64, total: u64| {
                 // The job is not stuck while bytes arrive; it is checked for cancellation elsewhere.
                 let _ = job.checkpoint();
+                self.note_progress(&importer.image, done, total);
                 let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
                 if percent >= logged + LOGGED_STEP {
                     logged = percent;
@@ -112,6 +115,40 @@ impl Images {
         publish_foreign_tree(&layout).map_err(store(&layout))?;
         let (source, layout) = (directory(&layout)?, LayoutKind::Directory);
         Ok(Opened { source, layout, image: ImageSelector::Only })
+    }
+
+    /// Lists an image among those that are being downloaded, until the answer is dropped.
+    fn begin_pull<'a>(&'a self, image: &'a str) -> impl Drop + 'a {
+        let of = move |pull: &Pull| pull.image == image;
+        self.change_pulls(|pulls| pulls.push(Pull { image: image.to_owned(), done: 0, total: 0 }));
+        OnDrop(move || {
+            self.change_pulls(|pulls| {
+                if let Some(at) = pulls.iter().position(of) {
+                    pulls.swap_remove(at);
+                }
+            });
+        })
+    }
+
+    fn note_progress(&self, image: &str, done: u64, total: u64) {
+        self.change_pulls(|pulls| {
+            if let Some(pull) = pulls.iter_mut().find(|pull| pull.image == image) {
+                (pull.done, pull.total) = (done, total);
+            }
+        });
+    }
+
+    fn change_pulls(&self, change: impl FnOnce(&mut Vec<Pull>)) {
+        change(&mut self.0.pulls.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Does something when it is dropped.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 
