@@ -200,8 +200,9 @@ fn controller() -> Vec<Value> {
         rule(&["get"], "cdi.kubevirt.io", &["datasources"]),
         rule(&["create"], "authorization.k8s.io", &["subjectaccessreviews"]),
         rule(&["list", "patch", "watch"], "", &["nodes"]),
-        // Their labels decide whether launchers get CPU limits.
+        // Their labels and quotas decide which limits launchers get.
         rule(&["get"], "", &["namespaces"]),
+        rule(&["list"], "", &["resourcequotas"]),
         // Those of a launcher Pod that waits on its node say why.
         rule(&["create", "list", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),

@@ -31,6 +31,8 @@ pub(super) struct Requests {
     pub(super) overhead: u64,
     /// The most memory, in bytes, with all that may be beside the guest and without huge pages; if the instance limits it.
     pub(super) memory_limit: Option<u64>,
+    /// The memory that the whole guest may take, with all that may be beside it, in bytes and without huge pages.
+    whole: u64,
     /// In thousandths of a CPU.
     pub(super) cpu: u64,
 }
@@ -68,8 +70,15 @@ impl Requests {
             huge_pages,
             overhead,
             memory_limit: limit.map(|limit| without_pages(limit).saturating_add(beside.most)),
+            whole: without_pages(guest.max(bytes(visible).unwrap_or_default())).saturating_add(beside.most),
             cpu: requested.map_or(share, MilliCpus::get),
         }
+    }
+
+    /// The limit of memory where a namespace wants one of all its Pods: this multiple of the request, and no less than what a
+    /// guest may take that does nothing wrong.
+    pub(super) fn memory_limit_of(&self, ratio: f64) -> u64 {
+        scaled(self.memory, ratio).max(self.whole)
     }
 }
 

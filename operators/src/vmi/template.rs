@@ -24,6 +24,7 @@ use super::claims::Claims;
 use super::images::ImageDelivery;
 use super::nodes;
 use super::pod::OVERHEAD_ANNOTATION;
+use super::quotas::NamespaceLimits;
 use super::resources::{
     EPHEMERAL_STORAGE_NAME, EphemeralStorage, Requests, has_dedicated_cpus, host_devices, others,
 };
@@ -87,8 +88,8 @@ pub struct PodInputs<'a> {
     pub claims: &'a Claims,
     /// How the kubelet delivers the files of images.
     pub images: ImageDelivery,
-    /// Whether launchers of the instance's namespace have a limit of their CPU.
-    pub limits_cpu: bool,
+    /// What follows from the instance's namespace.
+    pub limits: NamespaceLimits,
 }
 
 /// The launcher Pod of an instance.
@@ -101,7 +102,7 @@ pub fn launcher_pod(
     config: &ClusterConfig,
     inputs: PodInputs<'_>,
 ) -> Result<Pod, serde_json::Error> {
-    let PodInputs { node, claims, images, limits_cpu } = inputs;
+    let PodInputs { node, claims, images, limits } = inputs;
     let spec = &vmi.spec;
     let requests = Requests::of(vmi, launcher, config);
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -128,7 +129,7 @@ pub fn launcher_pod(
         command: Some(command),
         volume_mounts: by_kubelet.then(mounts),
         security_context: by_kubelet.then(unprivileged),
-        resources: Some(resources(vmi, &requests, limits_cpu, by_kubelet, config)),
+        resources: Some(resources(vmi, &requests, limits, by_kubelet, config)),
         ..Container::default()
     };
     let mut pod = Pod {
@@ -212,12 +213,14 @@ fn guarantee(pod: &mut Pod) {
 fn resources(
     vmi: &VirtualMachineInstance,
     requests: &Requests,
-    limits_cpu: bool,
+    of_namespace: NamespaceLimits,
     by_kubelet: bool,
     config: &ClusterConfig,
 ) -> ResourceRequirements {
-    let Requests { huge_pages: pages, memory_limit, .. } = *requests;
-    let cpu_limit = limits_cpu.then(|| super::resources::cpu_limit(vmi, requests)).flatten();
+    let pages = requests.huge_pages;
+    let wanted = of_namespace.memory.map(|ratio| requests.memory_limit_of(ratio));
+    let memory_limit = requests.memory_limit.or(wanted);
+    let cpu_limit = of_namespace.cpu.then(|| super::resources::cpu_limit(vmi, requests)).flatten();
     let mut requests = BTreeMap::from([
         ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
         ("memory".to_owned(), Quantity(requests.memory.to_string())),

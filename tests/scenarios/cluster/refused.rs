@@ -1,6 +1,6 @@
 //! What does not run, and why.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
@@ -73,9 +73,11 @@ pub(super) fn quota(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert!(why.contains("exceeded quota: none"), "{why}");
     let events = vireo.ok("get events -n tight");
     assert!(events.contains("exceeded quota: none"), "{events}");
-    vireo.ok("patch resourcequota none -n tight --type=merge -p '{\"spec\":{\"hard\":{\"pods\":\"1\"}}}'");
-    vireo.becomes("vmi crowded -n tight", "has a Pod once there is room", |vmi| {
-        condition(vmi, "Synchronized")["status"] != "False" || vmi["status"]["phase"] == "Running"
+    // Pods without limits are refused now.
+    let room = json!({"spec": {"hard": {"pods": "1", "limits.cpu": "2", "limits.memory": "4Gi"}}});
+    vireo.ok(&format!("patch resourcequota none -n tight --type=merge -p '{room}'"));
+    vireo.becomes("vmi crowded -n tight", "runs once there is room", |vmi| {
+        vmi["status"]["phase"] == "Running"
     })?;
     vireo.ok("delete namespace tight --wait=false");
     // Its conditions say what keeps it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use vireo_api::v1::VirtualMachineInstance;
@@ -14,7 +14,8 @@ use vireo_client::{Kind, ObjectKey, write};
 use super::super::consumer::consumer_pod;
 use super::super::image_volumes::ImageVolumes;
 use super::super::{
-    Claim, Claims, ImageDelivery, LauncherPod, PodInputs, StartedBy, claims, launcher_pod, networks, state,
+    Claim, Claims, ImageDelivery, LauncherPod, NamespaceLimits, PodInputs, StartedBy, claims, launcher_pod,
+    networks, state,
 };
 use super::Controller;
 use crate::ReconcileError;
@@ -116,11 +117,26 @@ impl Controller {
         Ok(None)
     }
 
-    /// Whether the launchers of an instance's namespace are to have limits of their CPU.
-    async fn limits_cpu(&self, namespace: &str, config: &ClusterConfig) -> Result<bool, kube::Error> {
-        let Some(selector) = &config.auto_cpu_limit else { return Ok(false) };
+    /// The limits that launchers of a namespace are to have.
+    async fn limits(&self, namespace: &str, config: &ClusterConfig) -> Result<NamespaceLimits, kube::Error> {
+        // A single host has no quotas.
+        let limits = match self.launcher.started_by {
+            StartedBy::NodeAgent => NamespaceLimits::default(),
+            StartedBy::Kubelet => {
+                let quotas: Api<ResourceQuota> = Api::namespaced(self.client.clone(), namespace);
+                match quotas.list(&ListParams::default()).await {
+                    // The server has none.
+                    Err(kube::Error::Api(status)) if status.code == 404 => NamespaceLimits::default(),
+                    listed => NamespaceLimits::of(&listed?.items),
+                }
+            }
+        };
+        let selector = config.auto_cpu_limit.as_ref();
+        if selector.is_none() && limits.memory.is_none() {
+            return Ok(limits);
+        }
         let namespace = Kind::NAMESPACE.all(&self.client).get(namespace).await?;
-        Ok(selector.chooses(&namespace.metadata.labels.unwrap_or_default()))
+        Ok(limits.labelled(&namespace.metadata.labels.unwrap_or_default(), selector))
     }
 
     async fn create_pod(
@@ -140,8 +156,8 @@ impl Controller {
         let networks = self.networks(vmi, &whole).await?;
         let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
         let config = self.config.current();
-        let limits_cpu = self.limits_cpu(&vmi.key.namespace, &config).await?;
-        let inputs = PodInputs { node, claims: &claims, images, limits_cpu };
+        let limits = self.limits(&vmi.key.namespace, &config).await?;
+        let inputs = PodInputs { node, claims: &claims, images, limits };
         let mut pod = launcher_pod(&whole, &self.launcher, &config, inputs)?;
         networks::add(&mut pod, &whole, &networks);
         if let Some(claim) = self.state(vmi, &whole).await? {

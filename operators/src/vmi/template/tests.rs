@@ -5,7 +5,7 @@ use super::*;
 
 fn inputs(node: Option<&str>, images: ImageDelivery) -> PodInputs<'_> {
     static NO_CLAIMS: Claims = Claims::new();
-    PodInputs { node, claims: &NO_CLAIMS, images, limits_cpu: false }
+    PodInputs { node, claims: &NO_CLAIMS, images, limits: NamespaceLimits::default() }
 }
 
 #[test]
@@ -15,7 +15,8 @@ fn a_cpu_limit_is_that_of_the_launcher_alone() {
     let vmi = serde_json::from_value(vmi).unwrap();
     let launcher = Launcher::new("launcher:1", StartedBy::Kubelet);
     let limits = |limits_cpu| {
-        let inputs = PodInputs { limits_cpu, ..inputs(None, ImageDelivery::Containers) };
+        let limits = NamespaceLimits { cpu: limits_cpu, memory: None };
+        let inputs = PodInputs { limits, ..inputs(None, ImageDelivery::Containers) };
         let pod = launcher_pod(&vmi, &launcher, &ClusterConfig::default(), inputs).unwrap();
         let containers = pod.spec.unwrap().containers;
         let limit = |container: Container| Some(container.resources?.limits?.remove("cpu")?.0);
@@ -26,6 +27,30 @@ fn a_cpu_limit_is_that_of_the_launcher_alone() {
     assert_eq!(limited[0], (COMPUTE.to_owned(), Some("2000m".to_owned())));
     assert!(limited.len() > 1);
     assert_eq!(limited[1..], free[1..]);
+}
+
+#[test]
+fn a_limit_of_memory_that_a_namespace_wants_is_that_of_instances_without() {
+    let launcher = Launcher::new("launcher:1", StartedBy::Kubelet);
+    let limit = |ratio, domain: Value| {
+        let vmi = json!({"metadata": {"name": "web"}, "spec": {"domain": domain}});
+        let limits = NamespaceLimits { cpu: false, memory: ratio };
+        let inputs = PodInputs { limits, ..inputs(None, ImageDelivery::Containers) };
+        let vmi = serde_json::from_value(vmi).unwrap();
+        let pod = json!(launcher_pod(&vmi, &launcher, &ClusterConfig::default(), inputs).unwrap());
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        let bytes = |list: &str| resources[list]["memory"].as_str().map(|text| text.parse::<u64>().unwrap());
+        (bytes("requests").unwrap(), bytes("limits"))
+    };
+    let large = json!({"memory": {"guest": "8Gi"}});
+    let (request, none) = limit(None, large.clone());
+    assert_eq!(none, None);
+    assert_eq!(limit(Some(2.0), large.clone()), (request, Some(2 * request)));
+    // What may be beside the guest fits, even where the ratio has no room for it.
+    let (_, least) = limit(Some(1.0), large);
+    assert!(least.unwrap() > request && least.unwrap() < request + (1 << 30), "{least:?}");
+    let given = json!({"memory": {"guest": "1Gi"}, "resources": {"limits": {"memory": "2Gi"}}});
+    assert_eq!(limit(Some(3.0), given.clone()), limit(None, given));
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn pod(objects: &str, started_by: StartedBy, images: ImageDelivery) -> Value {
         }
     }
     let launcher = Launcher::new("example.com/virt-launcher:1", started_by);
-    let inputs = PodInputs { node: None, claims: &claims, images, limits_cpu: false };
+    let inputs = PodInputs { node: None, claims: &claims, images, limits: NamespaceLimits::default() };
     json!(launcher_pod(&vmi.unwrap(), &launcher, &config, inputs).unwrap())
 }
 
