@@ -19,6 +19,7 @@ mod scenarios {
     mod downward_metrics;
     mod drives;
     mod ephemeral;
+    mod everything;
     mod examples;
     mod exit;
     mod filesystems;

@@ -13,7 +13,7 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo};
 const BOOT: Duration = Duration::from_secs(240);
 
 /// Where Debian has it.
-const VIRTIOFSD: &str = "/usr/libexec/virtiofsd";
+pub(crate) const VIRTIOFSD: &str = "/usr/libexec/virtiofsd";
 
 const OBJECTS: &str = "\
 apiVersion: v1
@@ -42,10 +42,16 @@ fn nested_a_guest_shares_file_systems_on_native() {
         "virtio-fs under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").file(VIRTIOFSD)),
         |host, monitor| {
-            host.shell(&format!("install -D {} {VIRTIOFSD}", host.input("virtiofsd"))).run()?.ok();
+            install_virtiofsd(host)?;
             are_shared(host, monitor.hypervisor())
         },
     );
+}
+
+/// Puts it where a nested host has programs.
+pub(crate) fn install_virtiofsd(host: &Host) -> Result<(), HostError> {
+    host.shell(&format!("install -D {} {VIRTIOFSD}", host.input("virtiofsd"))).run()?.ok();
+    Ok(())
 }
 
 fn are_shared(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
