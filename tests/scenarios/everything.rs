@@ -5,11 +5,14 @@
 //! alone. `drivers.rs` uses the first two, and others the rest.
 
 use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Monitor;
 use vireo_tests::installed::Firmware;
+use vireo_tests::registry::PASSWORD;
 use vireo_tests::{Host, HostBuilder, HostError, Process, Status, programs, scenario};
 
 use crate::SOON;
@@ -17,7 +20,7 @@ use crate::scenarios::debian::{BOOT, MAC, Shell, UUID, cloud_init_did_all, host_
 use crate::scenarios::filesystems::{VIRTIOFSD, install_virtiofsd};
 use crate::scenarios::probes::condition;
 use crate::scenarios::standalone::Standalone;
-use crate::scenarios::volume_kinds;
+use crate::scenarios::{registry, volume_kinds};
 
 /// What has no driver in the guest, or needs a program or a module of the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,27 +44,46 @@ impl Place {
             Self::NestedQemu | Self::Here => "qemu",
         }
     }
+
+    /// What the guest does not use, and why.
+    fn unused(self) -> &'static [&'static str] {
+        const KERNEL: &str = "USB, SATA, sound, watchdog and displays are PCI functions that the guest's kernel has no driver of";
+        match self {
+            Self::Native => &[
+                KERNEL,
+                "TPM, USB, sound, Cirrus display, named CPU models, the port of downward metrics: native has none",
+                "a disk of a registry: the nested host has no registry",
+            ],
+            Self::NestedQemu => {
+                &[KERNEL, "TPM, a disk of a registry: the nested host has no swtpm and no registry"]
+            }
+            Self::Here => &[KERNEL, "VSOCK: the host may lack its module"],
+        }
+    }
 }
+
+/// The volume whose image is in a registry.
+const PULLED: &str = "pulled";
+
+/// The cache modes of disks.
+const CACHES: [(&str, &str); 3] = [("data", "none"), ("there", "writethrough"), ("filled", "writeback")];
 
 /// The volumes of the VM: name, bus, source. Each disk has its name as serial number, in capital letters. A VM has one volume with
 /// the files of a ServiceAccount, which is a disk on native and a file system on QEMU.
 fn volumes(host: &Host, place: Place) -> Vec<(&'static str, &'static str, Value)> {
     let image = format!("oci:{}", host.input("disk-oci"));
     let file = |name: &str| format!("{}/{name}.img", host.work("data"));
-    let network = format!(
-        "version: 2\nethernets:\n  uplink:\n    match: {{macaddress: \"{MAC}\"}}\n    set-name: lan7\n    dhcp4: true\n    dhcp6: true\n"
-    );
     let claim = |name: &str| json!({"claimName": name});
     let facts = json!([
         {"path": "all/labels", "fieldRef": {"fieldPath": "metadata.labels"}},
         {"path": "tier", "fieldRef": {"fieldPath": "metadata.labels['tier']"}},
     ]);
-    vec![
+    let mut volumes = vec![
         ("root", "virtio", json!({"containerDisk": {"image": image}})),
         (
             "seed",
             "virtio",
-            json!({"cloudInitNoCloud": {"secretRef": {"name": "user"}, "networkData": network}}),
+            json!({"cloudInitNoCloud": {"secretRef": {"name": "user"}, "networkDataSecretRef": {"name": "network"}}}),
         ),
         ("map", "virtio", json!({"configMap": {"name": "app", "volumeLabel": "APP"}})),
         ("key", "scsi", json!({"secret": {"secretName": "key", "volumeLabel": "KEYS"}})),
@@ -87,7 +109,19 @@ fn volumes(host: &Host, place: Place) -> Vec<(&'static str, &'static str, Value)
         ("map-fs", "virtiofs", json!({"configMap": {"name": "app"}})),
         ("key-fs", "virtiofs", json!({"secret": {"secretName": "key"}})),
         ("facts-fs", "virtiofs", json!({"downwardAPI": {"fields": facts}})),
-    ]
+    ];
+    if place.hypervisor() == "qemu" {
+        volumes.push(("stick", "usb", json!({"emptyDisk": {"capacity": "1Mi"}})));
+    }
+    if place == Place::Here {
+        let image = format!("localhost:{}/disk", registry::PORT);
+        volumes.push((
+            PULLED,
+            "virtio",
+            json!({"containerDisk": {"image": image, "imagePullSecret": "puller"}}),
+        ));
+    }
+    volumes
 }
 
 /// The disk devices of these volumes.
@@ -99,6 +133,10 @@ fn disks(volumes: &[(&str, &str, Value)]) -> Vec<Value> {
     };
     let mut disks: Vec<Value> = volumes.iter().filter_map(disk).collect();
     disks[0]["bootOrder"] = 1.into();
+    for (name, cache) in CACHES {
+        let named = disks.iter_mut().filter(|disk| disk["name"] == name);
+        named.for_each(|disk| disk["cache"] = cache.into());
+    }
     disks
 }
 
@@ -108,6 +146,7 @@ fn devices(volumes: &[(&str, &str, Value)], place: Place) -> Value {
         .filter(|(_, bus, _)| *bus == "virtiofs")
         .map(|(name, ..)| json!({"name": name, "virtiofs": {}}))
         .collect();
+    let dhcp = json!({"ntpServers": ["192.0.2.123"], "privateOptions": [{"option": 240, "value": "vireo"}]});
     let mut devices = json!({
         "blockMultiQueue": true,
         "networkInterfaceMultiqueue": true,
@@ -118,7 +157,7 @@ fn devices(volumes: &[(&str, &str, Value)], place: Place) -> Value {
         "watchdog": {"name": "dog", "i6300esb": {"action": "reset"}},
         "disks": disks(volumes),
         "filesystems": filesystems,
-        "interfaces": [{"name": "default", "macAddress": MAC, "masquerade": {}}],
+        "interfaces": [{"name": "default", "macAddress": MAC, "dhcpOptions": dhcp, "masquerade": {}}],
     });
     if place != Place::Here {
         devices["autoattachVSOCK"] = true.into();
@@ -129,8 +168,8 @@ fn devices(volumes: &[(&str, &str, Value)], place: Place) -> Value {
         devices["sound"] = json!({"name": "card", "model": "ich9"});
         let inputs = devices["inputs"].as_array_mut();
         inputs.into_iter().for_each(|all| all.push(json!({"name": "usb", "type": "tablet", "bus": "usb"})));
-        let disks = devices["disks"].as_array_mut();
-        disks.into_iter().for_each(|all| all.push(json!({"name": "stick", "disk": {"bus": "usb"}})));
+        let disks = devices["disks"].as_array_mut().into_iter().flatten();
+        disks.filter(|disk| disk["name"] == "data").for_each(|disk| disk["io"] = "native".into());
     }
     if place == Place::Here {
         devices["tpm"] = json!({});
@@ -139,11 +178,8 @@ fn devices(volumes: &[(&str, &str, Value)], place: Place) -> Value {
 }
 
 fn vm(host: &Host, place: Place) -> String {
-    let mut volumes = volumes(host, place);
+    let volumes = volumes(host, place);
     let devices = devices(&volumes, place);
-    if place.hypervisor() == "qemu" {
-        volumes.push(("stick", "usb", json!({"emptyDisk": {"capacity": "1Mi"}})));
-    }
     let cpu = match place {
         // The nested host has one CPU.
         Place::Native => json!({"sockets": 1}),
@@ -164,6 +200,8 @@ fn vm(host: &Host, place: Place) -> String {
         "spec": {
             "hostname": "analyst",
             "terminationGracePeriodSeconds": 300,
+            "dnsPolicy": "None",
+            "dnsConfig": {"nameservers": ["192.0.2.53"], "searches": ["vms.example.com"]},
             "domain": {
                 "cpu": cpu,
                 "memory": {"guest": "512Mi"},
@@ -201,12 +239,16 @@ write_files:
 - path: /etc/written
   content: by cloud-init
 ";
+    let network = format!(
+        "version: 2\nethernets:\n  uplink:\n    match: {{macaddress: \"{MAC}\"}}\n    set-name: lan7\n    dhcp4: true\n    dhcp6: true\n"
+    );
     let secret = |name: &str, data: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data});
     let items = json!([
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "data": {"colour": "blue"}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}},
         secret("key", json!({"password": "hunter2"})),
         secret("user", json!({"userdata": user_data})),
+        secret("network", json!({"networkdata": network})),
         secret("answers", json!({"Autounattend.xml": "<unattend/>"})),
         secret("boot", json!({"one": "ssh-ed25519 BOOT boot@home"})),
         secret("passwords", json!({"ada": "of ada"})),
@@ -339,6 +381,17 @@ fn volumes_are_used(guest: &Shell<'_>, standalone: &Standalone<'_>, place: Place
             format!("guest-{name}"),
         );
     }
+    if place == Place::Here {
+        let pulled = disk(PULLED);
+        lines.add(
+            format!(
+                "sudo head -c 4 {pulled}; printf guest | sudo dd of={pulled} conv=notrunc,fsync status=none"
+            ),
+            "host",
+        );
+        lines
+            .add(format!("sudo dd if={pulled} bs=512 count=1 iflag=direct status=none | head -c 5"), "guest");
+    }
     let made = format!("sudo blockdev --getsize64 {}", disk("made"));
     lines.add(made, (2 << 20).to_string());
     lines.add(format!("sudo blockdev --getro {} {}", disk("metrics"), disk("map")), "1\n1");
@@ -349,6 +402,10 @@ fn volumes_are_used(guest: &Shell<'_>, standalone: &Standalone<'_>, place: Place
         ),
         "1",
     );
+    for (name, cache) in CACHES {
+        let expected = if cache == "writethrough" { "write through" } else { "write back" };
+        lines.add(format!("cat /sys/block/$(basename {})/queue/write_cache", disk(name)), expected);
+    }
     lines.add(format!("ls /sys/block/$(basename {})/mq | wc -l", disk("data")), place.vcpus());
     compare(guest, &lines.0)?;
     for (name, file) in files(standalone) {
@@ -368,6 +425,10 @@ fn devices_are_used(guest: &Shell<'_>, place: Place) -> Result<(), HostError> {
         .add("sudo modprobe pvpanic-mmio && cat /sys/bus/*/drivers/pvpanic*/*/events | grep -c '[1-9]'", "1");
     lines.add("grep -ci '^N: Name=.*tablet' /proc/bus/input/devices", "1");
     lines.add("ls -d /sys/class/net/lan7/queues/rx-* | wc -l", place.vcpus());
+    lines.add(
+        "grep -hE '^(DNS|NTP|DOMAIN_SEARCH_LIST|OPTION_240)=' /run/systemd/netif/leases/* | sort",
+        "DNS=192.0.2.53\nDOMAIN_SEARCH_LIST=vms.example.com\nNTP=192.0.2.123\nOPTION_240=766972656f",
+    );
     lines.add("for try in $(seq 60); do ip -6 -o address show lan7 | grep -q fd10:0:2::2/ && break; sleep 1; done; ip -6 -o address show lan7 | grep -o fd10:0:2::2", "fd10:0:2::2");
     lines.add(
         "sudo ping -c 1 -W 10 -q 10.0.2.1 >/dev/null && sudo ping -6 -c 1 -W 10 -q fd10:0:2::1 >/dev/null && echo both",
@@ -417,6 +478,16 @@ print(len(os.read(tpm, 4096)) - 12)";
     compare(guest, &lines.0)
 }
 
+/// A registry with an image for nodes of this host: what a node is given to find it, and its process.
+fn serves_an_image(host: &Host) -> Result<(Vec<String>, Process<'_>), HostError> {
+    let mut disk = vec![0; 1 << 20];
+    disk[..4].copy_from_slice(b"host");
+    let directory = host.work("");
+    let registry = registry::with_a_disk(Path::new(&directory), &disk).map_err(HostError::Start)?;
+    let options = vec!["--registries".to_owned(), host.work("registries.yaml")];
+    Ok((options, registry::serve(host, &registry)?))
+}
+
 /// The host's end of VSOCK.
 fn listens(host: &Host) -> Result<Process<'_>, HostError> {
     host.shell("modprobe vhost_vsock").run()?.ok();
@@ -456,15 +527,26 @@ fn credentials_are_set(guest: &Shell<'_>, standalone: &Standalone<'_>) -> Result
 }
 
 fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
-    let standalone = Standalone::start_on(host, place.hypervisor())?;
-    let server = if place == Place::Here { None } else { Some(listens(host)?) };
+    let begin = Instant::now();
+    let hypervisor = place.hypervisor();
+    let step = |what: &str| eprintln!("everything on {hypervisor}: {what} after {:?}", begin.elapsed());
+    for unused in place.unused() {
+        eprintln!("everything on {hypervisor}: not used: {unused}");
+    }
+    let (options, server) =
+        if place == Place::Here { serves_an_image(host)? } else { (Vec::new(), listens(host)?) };
+    let standalone = Standalone::start_with(host, hypervisor, options)?;
     prepare(&standalone)?;
+    if place == Place::Here {
+        registry::secret(&standalone, "puller", PASSWORD)?;
+    }
     let warned = standalone.kubectl("apply -f -", Some(&vm(host, place)))?.ok();
     assert!(!warned.contains("has no effect"), "{warned}");
     let key = Shell::make_key(host, "key")?;
     set_key(&standalone, &key)?;
     standalone.printable("debian", "Running")?;
-    standalone.runs_on("debian", place.hypervisor())?;
+    standalone.runs_on("debian", hypervisor)?;
+    step("it runs");
     let vmi = standalone.json("get vmi debian")?;
     let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default().to_owned();
     assert!(!address.is_empty(), "no address in {vmi:#}");
@@ -472,18 +554,25 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     let mut console = standalone.console_process("debian")?;
     // A line of the kernel's log.
     console.wait_for(" finished at ", BOOT)?;
+    step("cloud-init has finished");
     let guest = Shell::new(host, address, "key");
     // The agent has brought the only key of this user.
     guest.ready()?;
+    step("the agent has brought the key");
     cloud_init_did_all(&guest, Firmware::Bios)?;
     identity(&guest)?;
+    step("the guest is as cloud-init and the firmware make it");
     volumes_are_used(&guest, &standalone, place)?;
+    step("volumes are used");
     devices_are_used(&guest, place)?;
+    step("devices are used");
     a_claim_comes_and_goes(&guest, &standalone)?;
+    step("a claim came and went");
     let synchronized = "wait --for=condition=AccessCredentialsSynchronized --timeout=60s vmi/debian";
     standalone.kubectl(synchronized, None)?.ok();
-    eprintln!("everything on {}: {}", place.hypervisor(), guest.run("systemd-analyze time")?);
+    eprintln!("everything on {hypervisor}: {}", guest.run("systemd-analyze time")?);
     credentials_are_set(&guest, &standalone)?;
+    step("credentials follow their Secret");
     let conditions = standalone.json("get vmi debian")?;
     assert_eq!(condition(&conditions, "AgentConnected")["status"], "True", "{conditions:#}");
 
@@ -491,6 +580,7 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     console.wait_for("reboot: Power down", BOOT)?;
     eventually("the VMI is gone", SOON, || Ok(standalone.items("vmi")?.is_empty()))?;
     assert_eq!(standalone.launchers()?, "0");
+    step("it is gone");
     drop(server);
     Ok(())
 }

@@ -15,12 +15,12 @@ use crate::scenarios::probes::condition;
 use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 const SIGKILL: i32 = 9;
-const PORT: u16 = 5000;
+pub(crate) const PORT: u16 = 5000;
 const BOOT: Duration = Duration::from_secs(120);
 /// What the only disk of the second image holds.
 const DISK: [u8; 1024] = [7; 1024];
 
-fn serve<'h>(host: &'h Host, registry: &Registry) -> Result<Process<'h>, HostError> {
+pub(crate) fn serve<'h>(host: &'h Host, registry: &Registry) -> Result<Process<'h>, HostError> {
     let program = host.command("docker-registry").arg("serve");
     let process = program.arg(registry.configuration().to_string_lossy()).deadline(10 * BOOT).spawn()?;
     let answers = format!("exec 3<>/dev/tcp/localhost/{PORT}");
@@ -30,10 +30,16 @@ fn serve<'h>(host: &'h Host, registry: &Registry) -> Result<Process<'h>, HostErr
 
 /// The registry with the guest's kernel, and with a disk that a test can tell.
 fn fill(host: &Host, directory: &Path) -> std::io::Result<Registry> {
-    let registry = Registry::new(&directory.join("registry"), PORT)?;
+    let registry = with_a_disk(directory, &DISK)?;
     registry.put("guests/kernel", "v1", Path::new(&host.input("kernel-oci")))?;
+    Ok(registry)
+}
+
+/// A registry with the image `disk`, whose disk holds these bytes, and `registries.yaml` for nodes.
+pub(crate) fn with_a_disk(directory: &Path, bytes: &[u8]) -> std::io::Result<Registry> {
+    let registry = Registry::new(&directory.join("registry"), PORT)?;
     let (disk, layout) = (directory.join("disk"), directory.join("layout"));
-    fs::write(&disk, DISK)?;
+    fs::write(&disk, bytes)?;
     oci::write_layout(&layout, &[("disk/disk.img", &disk)])?;
     registry.put("disk", "latest", &layout)?;
     let authority = registry.authority();
@@ -43,7 +49,7 @@ fn fill(host: &Host, directory: &Path) -> std::io::Result<Registry> {
 }
 
 /// A Secret of `kubectl create secret docker-registry`, for users of a path of the registry.
-fn secret(standalone: &Standalone<'_>, name: &str, password: &str) -> Result<(), HostError> {
+pub(crate) fn secret(standalone: &Standalone<'_>, name: &str, password: &str) -> Result<(), HostError> {
     let server = format!("--docker-server=localhost:{PORT}");
     let user = format!("--docker-username={USER} --docker-password={password}");
     standalone.kubectl(&format!("create secret docker-registry {name} {server} {user}"), None)?.ok();
