@@ -19,8 +19,8 @@ use crate::SOON;
 use crate::scenarios::debian::{BOOT, MAC, Shell, UUID, cloud_init_did_all, host_with_debian, identity};
 use crate::scenarios::filesystems::{VIRTIOFSD, install_virtiofsd};
 use crate::scenarios::probes::condition;
+use crate::scenarios::registry;
 use crate::scenarios::standalone::Standalone;
-use crate::scenarios::{registry, volume_kinds};
 
 /// What has no driver in the guest, or needs a program or a module of the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,21 +52,28 @@ impl Place {
             Self::Native => &[
                 KERNEL,
                 "TPM, USB, sound, Cirrus display, named CPU models, the port of downward metrics: native has none",
-                "a disk of a registry: the nested host has no registry",
+                "a disk of a registry, the cache mode none: the nested host has no registry and no direct I/O",
             ],
-            Self::NestedQemu => {
-                &[KERNEL, "TPM, a disk of a registry: the nested host has no swtpm and no registry"]
-            }
+            Self::NestedQemu => &[
+                KERNEL,
+                "TPM, a disk of a registry, the cache mode none: the nested host has no swtpm, no registry and no direct I/O",
+            ],
             Self::Here => &[KERNEL, "VSOCK: the host may lack its module"],
         }
     }
 }
 
+/// The claims, one of which comes while the guest runs.
+const CLAIMS: [&str; 4] = ["data", "base", "filled", "plugged"];
+
 /// The volume whose image is in a registry.
 const PULLED: &str = "pulled";
 
-/// The cache modes of disks.
-const CACHES: [(&str, &str); 3] = [("data", "none"), ("there", "writethrough"), ("filled", "writeback")];
+/// The cache modes of disks. The state directory of a nested host is in memory, which has no direct I/O.
+fn caches(place: Place) -> [(&'static str, &'static str); 3] {
+    let direct = if place == Place::Here { "none" } else { "writeback" };
+    [("data", direct), ("there", "writethrough"), ("filled", "writeback")]
+}
 
 /// The volumes of the VM: name, bus, source. Each disk has its name as serial number, in capital letters. A VM has one volume with
 /// the files of a ServiceAccount, which is a disk on native and a file system on QEMU.
@@ -125,7 +132,7 @@ fn volumes(host: &Host, place: Place) -> Vec<(&'static str, &'static str, Value)
 }
 
 /// The disk devices of these volumes.
-fn disks(volumes: &[(&str, &str, Value)]) -> Vec<Value> {
+fn disks(volumes: &[(&str, &str, Value)], place: Place) -> Vec<Value> {
     let disk = |(name, bus, _): &(&str, &str, Value)| match *bus {
         "virtiofs" => None,
         "cdrom" => Some(json!({"name": name, "cdrom": {"bus": "scsi"}})),
@@ -133,7 +140,7 @@ fn disks(volumes: &[(&str, &str, Value)]) -> Vec<Value> {
     };
     let mut disks: Vec<Value> = volumes.iter().filter_map(disk).collect();
     disks[0]["bootOrder"] = 1.into();
-    for (name, cache) in CACHES {
+    for (name, cache) in caches(place) {
         let named = disks.iter_mut().filter(|disk| disk["name"] == name);
         named.for_each(|disk| disk["cache"] = cache.into());
     }
@@ -155,7 +162,7 @@ fn devices(volumes: &[(&str, &str, Value)], place: Place) -> Value {
         "inputs": [{"name": "tablet", "type": "tablet", "bus": "virtio"}],
         "panicDevices": [{"model": "isa"}],
         "watchdog": {"name": "dog", "i6300esb": {"action": "reset"}},
-        "disks": disks(volumes),
+        "disks": disks(volumes, place),
         "filesystems": filesystems,
         "interfaces": [{"name": "default", "macAddress": MAC, "dhcpOptions": dhcp, "masquerade": {}}],
     });
@@ -168,11 +175,11 @@ fn devices(volumes: &[(&str, &str, Value)], place: Place) -> Value {
         devices["sound"] = json!({"name": "card", "model": "ich9"});
         let inputs = devices["inputs"].as_array_mut();
         inputs.into_iter().for_each(|all| all.push(json!({"name": "usb", "type": "tablet", "bus": "usb"})));
-        let disks = devices["disks"].as_array_mut().into_iter().flatten();
-        disks.filter(|disk| disk["name"] == "data").for_each(|disk| disk["io"] = "native".into());
     }
     if place == Place::Here {
         devices["tpm"] = json!({});
+        let disks = devices["disks"].as_array_mut().into_iter().flatten();
+        disks.filter(|disk| disk["name"] == "data").for_each(|disk| disk["io"] = "native".into());
     }
     devices
 }
@@ -243,16 +250,21 @@ write_files:
         "version: 2\nethernets:\n  uplink:\n    match: {{macaddress: \"{MAC}\"}}\n    set-name: lan7\n    dhcp4: true\n    dhcp6: true\n"
     );
     let secret = |name: &str, data: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data});
-    let items = json!([
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "data": {"colour": "blue"}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}},
+    let claim = |name: &str| {
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}});
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec})
+    };
+    let mut items = vec![
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "data": {"colour": "blue"}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}),
         secret("key", json!({"password": "hunter2"})),
         secret("user", json!({"userdata": user_data})),
         secret("network", json!({"networkdata": network})),
         secret("answers", json!({"Autounattend.xml": "<unattend/>"})),
         secret("boot", json!({"one": "ssh-ed25519 BOOT boot@home"})),
         secret("passwords", json!({"ada": "of ada"})),
-    ]);
+    ];
+    items.extend(CLAIMS.map(claim));
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
@@ -276,14 +288,16 @@ fn files(standalone: &Standalone<'_>) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Makes what the VM names, with few clients: each takes seconds on an emulated CPU.
 fn prepare(standalone: &Standalone<'_>) -> Result<(), HostError> {
-    for name in ["data", "base", "plugged"] {
-        standalone.provide(name, "1Mi")?;
-        let file = standalone.file(&format!("claims/default/{name}/disk.img"));
-        standalone.shell(&format!("printf host | dd of={file} conv=notrunc 2>&1"))?;
-    }
-    volume_kinds::prepare(standalone)?;
     standalone.kubectl("apply -f -", Some(&objects()))?.ok();
+    standalone.kubectl("wait pvc --all --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
+    let data = standalone.host().work("data");
+    let files = CLAIMS.map(|name| standalone.file(&format!("claims/default/{name}/disk.img"))).join(" ");
+    standalone.shell(&format!(
+        "mkdir -p {data}; rm -f {data}/made.img; truncate -s 1M {data}/there.img; \
+         for file in {data}/there.img {files}; do printf host | dd of=$file conv=notrunc 2>&1; done"
+    ))?;
     Ok(())
 }
 
@@ -402,7 +416,7 @@ fn volumes_are_used(guest: &Shell<'_>, standalone: &Standalone<'_>, place: Place
         ),
         "1",
     );
-    for (name, cache) in CACHES {
+    for (name, cache) in caches(place) {
         let expected = if cache == "writethrough" { "write through" } else { "write back" };
         lines.add(format!("cat /sys/block/$(basename {})/queue/write_cache", disk(name)), expected);
     }
