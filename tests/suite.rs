@@ -17,6 +17,7 @@ mod scenarios {
     mod disk;
     mod display;
     mod downward_metrics;
+    mod drivers;
     mod drives;
     mod ephemeral;
     mod everything;
