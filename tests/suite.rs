@@ -19,6 +19,7 @@ mod scenarios {
     mod downward_metrics;
     mod drivers;
     mod drives;
+    mod enlightened;
     mod ephemeral;
     mod everything;
     mod examples;

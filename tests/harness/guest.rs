@@ -31,6 +31,7 @@ const MODULES: &[&str] = &[
     "sr_mod",
     "isofs",
     "virtiofs",
+    "cpuid",
     "vmw_vsock_virtio_transport",
     "pvpanic_pci",
     "pvpanic_mmio",
