@@ -558,7 +558,9 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     assert!(!warned.contains("has no effect"), "{warned}");
     let key = Shell::make_key(host, "key")?;
     set_key(&standalone, &key)?;
-    standalone.printable("debian", "Running")?;
+    eventually("the VM runs", BOOT, || {
+        Ok(standalone.json("get vm debian")?["status"]["printableStatus"] == "Running")
+    })?;
     standalone.runs_on("debian", hypervisor)?;
     step("it runs");
     let vmi = standalone.json("get vmi debian")?;
