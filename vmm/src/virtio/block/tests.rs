@@ -207,6 +207,18 @@ fn images_that_are_no_disks_are_refused() {
     assert!(matches!(Block::new(&qcow2), Err(ImageError::Unsupported("is not qcow2"))));
 }
 
+/// A guest whose disk bypasses the page cache, where the file system of the sources can do that.
+fn guest_past_the_cache(disk: &Disk) -> Option<Guest> {
+    match Block::new(disk) {
+        Ok(block) => Some(Guest::new(Box::new(block))),
+        Err(ImageError::Direct(error)) => {
+            eprintln!("not tested: the file system of the sources has no direct I/O ({error})");
+            None
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
 /// On a file system with direct I/O: what the host's page cache would hide is seen.
 #[test]
 fn a_disk_that_bypasses_the_cache_takes_any_sectors_and_buffers() {
@@ -215,14 +227,7 @@ fn a_disk_that_bypasses_the_cache_takes_any_sectors_and_buffers() {
     file.write_all_at(&model, 0).unwrap();
     file.sync_all().unwrap();
     let disk = raw(&file).direct(true);
-    let mut guest = match Block::new(&disk) {
-        Ok(block) => Guest::new(Box::new(block)),
-        Err(ImageError::Direct(error)) => {
-            eprintln!("not tested: the file system of the sources has no direct I/O ({error})");
-            return;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let Some(mut guest) = guest_past_the_cache(&disk) else { return };
     guest.start(FEATURES, 64);
     // Aligned, unaligned in memory, unaligned in the file, both.
     for (round, (at, sector, len)) in
@@ -257,14 +262,7 @@ fn a_qcow2_disk_may_bypass_the_cache() {
     let image = File::options().read(true).write(true).open(&path).unwrap();
     let disk = Disk::new(DiskImage::Qcow2 { image, backing: None }).direct(true);
     for round in 1..3 {
-        let mut guest = match Block::new(&disk) {
-            Ok(block) => Guest::new(Box::new(block)),
-            Err(ImageError::Direct(error)) => {
-                eprintln!("not tested: the file system of the sources has no direct I/O ({error})");
-                return;
-            }
-            Err(error) => panic!("round {round}: {error:?}"),
-        };
+        let Some(mut guest) = guest_past_the_cache(&disk) else { return };
         guest.start(FEATURES, 64);
         let data = vec![round; 4096];
         guest.memory.write_slice(&data, GuestAddress(DATA)).unwrap();
