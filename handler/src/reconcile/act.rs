@@ -27,7 +27,7 @@ use crate::node::LauncherPod;
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
 use crate::storage::{
-    self, FAILED_MOUNT, HostDisks, Images, Places, Prepared, PullSecrets, StorageError, filesystems,
+    self, FAILED_MOUNT, HostDisks, Places, Prepared, PullSecrets, StorageError, filesystems,
 };
 
 /// How often a VMI shows how far its images are: each time is a write to the API server.
@@ -229,10 +229,7 @@ impl VmiReconciler {
     ) -> Done {
         let is_moot = |desired: &Desired| desired.replaces(record);
         let filesystems = filesystems::files(vm, &sources.projected).map_err(storage_error)?;
-        let (places, node) = (self.places_of(vm, sources)?, Arc::clone(&self.node));
-        let preparing = async { storage::prepare(vm, &places, &node.jobs).await.map_err(storage_error) };
-        let preparing = cancel_if(desired, is_moot, preparing);
-        if self.while_pulling((vm, &places.images), preparing).await?.transpose()?.is_none() {
+        if cancel_if(desired, is_moot, self.prepare_storage(vm, sources)).await.transpose()?.is_none() {
             return Ok(());
         }
         let cgroups = self.make_cgroups(vm).await?;
@@ -283,36 +280,20 @@ impl VmiReconciler {
     }
 
     async fn prepare_storage(
-        &self,
-        vm: &vireo_api::spec::Vm,
-        sources: Sources,
-    ) -> Result<Prepared, SyncError> {
-        let places = self.places_of(vm, sources)?;
-        storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
-    }
-
-    fn places_of(
-        &self,
+        &mut self,
         vm: &vireo_api::spec::Vm,
         Sources { projected, pull_secrets, is_prepared }: Sources,
-    ) -> Result<Places, SyncError> {
-        Ok(Places { projected, pull_secrets, is_prepared, ..self.places(vm)? })
-    }
-
-    /// Carries out work, and notes meanwhile, from time to time, how far the images are that it waits for.
-    async fn while_pulling<T>(
-        &mut self,
-        (vm, images): (&vireo_api::spec::Vm, &Images),
-        work: impl Future<Output = T>,
-    ) -> Result<T, SyncError> {
-        tokio::pin!(work);
+    ) -> Result<Prepared, SyncError> {
+        let places = Places { projected, pull_secrets, is_prepared, ..self.places(vm)? };
+        let node = Arc::clone(&self.node);
+        let mut preparing = std::pin::pin!(storage::prepare(vm, &places, &node.jobs));
         loop {
             tokio::select! {
-                done = &mut work => return Ok(done),
+                prepared = &mut preparing => return prepared.map_err(storage_error),
                 () = tokio::time::sleep(PULL_STEP) => {}
             }
             let mut record = self.known()?;
-            if note_pulls(&mut record.vmi.status.volume_status, vm, &images.pulls()) {
+            if note_pulls(&mut record.vmi.status.volume_status, vm, &places.images.pulls()) {
                 self.unsaved = true;
                 self.replace(record);
             }

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
@@ -95,12 +95,12 @@ impl Images {
         if !layout.join("index.json").exists() {
             let started = Instant::now();
             info!(image = importer.image, digest, "pulling an image");
-            let _pulling = self.begin_pull(&importer.image);
+            let listed = Listed::new(self, &importer.image);
             let mut logged = 0;
             let mut progress = |done: u64, total: u64| {
                 // The job is not stuck while bytes arrive; it is checked for cancellation elsewhere.
                 let _ = job.checkpoint();
-                self.note_progress(&importer.image, done, total);
+                listed.note(done, total);
                 let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
                 if percent >= logged + LOGGED_STEP {
                     logged = percent;
@@ -116,39 +116,38 @@ impl Images {
         let (source, layout) = (directory(&layout)?, LayoutKind::Directory);
         Ok(Opened { source, layout, image: ImageSelector::Only })
     }
+}
 
-    /// Lists an image among those that are being downloaded, until the answer is dropped.
-    fn begin_pull<'a>(&'a self, image: &'a str) -> impl Drop + 'a {
-        let of = move |pull: &Pull| pull.image == image;
-        self.change_pulls(|pulls| pulls.push(Pull { image: image.to_owned(), done: 0, total: 0 }));
-        OnDrop(move || {
-            self.change_pulls(|pulls| {
-                if let Some(at) = pulls.iter().position(of) {
-                    pulls.swap_remove(at);
-                }
-            });
-        })
+/// A download that is listed until it is dropped.
+struct Listed<'a> {
+    images: &'a Images,
+    image: &'a str,
+}
+
+impl<'a> Listed<'a> {
+    fn new(images: &'a Images, image: &'a str) -> Self {
+        let listed = Self { images, image };
+        listed.pulls().push(Pull { image: image.to_owned(), done: 0, total: 0 });
+        listed
     }
 
-    fn note_progress(&self, image: &str, done: u64, total: u64) {
-        self.change_pulls(|pulls| {
-            if let Some(pull) = pulls.iter_mut().find(|pull| pull.image == image) {
-                (pull.done, pull.total) = (done, total);
-            }
-        });
+    fn note(&self, done: u64, total: u64) {
+        if let Some(pull) = self.pulls().iter_mut().find(|pull| pull.image == self.image) {
+            (pull.done, pull.total) = (done, total);
+        }
     }
 
-    fn change_pulls(&self, change: impl FnOnce(&mut Vec<Pull>)) {
-        change(&mut self.0.pulls.lock().unwrap_or_else(PoisonError::into_inner));
+    fn pulls(&self) -> MutexGuard<'a, Vec<Pull>> {
+        self.images.0.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Does something when it is dropped.
-struct OnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnDrop<F> {
+impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        (self.0)();
+        let mut pulls = self.pulls();
+        if let Some(at) = pulls.iter().position(|pull| pull.image == self.image) {
+            pulls.swap_remove(at);
+        }
     }
 }
 
