@@ -10,7 +10,8 @@ use super::{Host, HostError, Places};
 use crate::agent::PORT;
 use crate::image::Image;
 
-const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on";
+const COMMAND_LINE: &str =
+    "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on no_timer_check";
 /// What a kernel needs to use an IOMMU of Intel.
 const IOMMU: &str = " intel_iommu=on";
 /// First process of a host that is the test host: the shell reaps what daemons leave, so it must not become the agent.
