@@ -152,6 +152,7 @@ fn samples<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, Error> {
 fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Error> {
     let program = |name: &str| -> PathBuf { programs.join(name) };
     let mut builder = HostBuilder::new(program("nested"))
+        .to_measure()
         .memory_mib(1536 + plan.memory_mib)
         .deadline(plan.deadline() + Duration::from_secs(120))
         .file(program("bench"));

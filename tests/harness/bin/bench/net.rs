@@ -152,6 +152,7 @@ fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Erro
     files.file("bin/net-load", &std::fs::read(programs.join("net-load"))?)?;
     files.save(&initrd)?;
     let mut builder = HostBuilder::new(programs.join("nested"))
+        .to_measure()
         .cpus(plan.host_cpus)
         .memory_mib(HOST_MEMORY_MIB)
         .deadline(plan.deadline())
