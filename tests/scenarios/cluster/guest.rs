@@ -134,7 +134,7 @@ fn lets_its_user_in(vireo: &Vireo<'_>, boot: &str) -> Result<(), HostError> {
 pub(super) fn is_logged(vireo: &Vireo<'_>) -> Result<(), HostError> {
     eventually("the console is in the log", STEP, || {
         let log = vireo.ok("logs -l vm.kubevirt.io/name=demo -c guest-console-log --tail=-1");
-        Ok(log.contains("Linux version") && log.contains("user-data: hello from demo"))
+        Ok(log.contains("Booting `Vireo guest'") && log.contains("user-data: hello from demo"))
     })
 }
 
