@@ -145,8 +145,11 @@ impl Controller {
         vmi: &Cached<VirtualMachineInstance>,
         purpose: Purpose<'_>,
     ) -> Result<Option<Pod>, ReconcileError> {
-        // The cache has not all of the specification.
-        let Some(object) = api.get_opt(&vmi.key.name).await? else { return Ok(None) };
+        let config = self.config.current();
+        // The cache has not all of the specification. What does not depend on it is asked for meanwhile.
+        let (object, limits) =
+            tokio::try_join!(api.get_opt(&vmi.key.name), self.limits(&vmi.key.namespace, &config))?;
+        let Some(object) = object else { return Ok(None) };
         if object.uid().as_deref() != Some(vmi.uid.as_str()) {
             return Ok(None);
         }
@@ -155,8 +158,6 @@ impl Controller {
         let node = if let Purpose::Launch(node) = purpose { node } else { None };
         let networks = self.networks(vmi, &whole).await?;
         let images = self.image_volumes.as_ref().map_or(ImageDelivery::Containers, ImageVolumes::delivery);
-        let config = self.config.current();
-        let limits = self.limits(&vmi.key.namespace, &config).await?;
         let inputs = PodInputs { node, claims: &claims, images, limits };
         let mut pod = launcher_pod(&whole, &self.launcher, &config, inputs)?;
         networks::add(&mut pod, &whole, &networks);
