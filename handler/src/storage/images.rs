@@ -11,7 +11,7 @@ mod mounted;
 mod named;
 mod pull;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -128,8 +128,8 @@ struct Store {
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     /// Notified when an import finds no space.
     full: Notify,
-    /// The images that are being downloaded.
-    pulls: Mutex<Vec<Pull>>,
+    /// The images that are being downloaded, by their digests.
+    pulls: Mutex<BTreeMap<String, Pull>>,
 }
 
 impl Images {
@@ -147,7 +147,7 @@ impl Images {
 
     /// The images that are being downloaded, and how far that is.
     pub fn pulls(&self) -> Vec<Pull> {
-        self.0.pulls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.pulls.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where

@@ -4,6 +4,7 @@
 //! get by `IfNotPresent` what others have pulled with credentials. A layout in `pulls` has the manifest and the layers of an
 //! image, also when its download was interrupted; it is removed some time after its files were taken out.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
@@ -95,7 +96,7 @@ impl Images {
         if !layout.join("index.json").exists() {
             let started = Instant::now();
             info!(image = importer.image, digest, "pulling an image");
-            let listed = Listed::new(self, &importer.image);
+            let listed = Listed::new(self, digest, &importer.image);
             let mut logged = 0;
             let mut progress = |done: u64, total: u64| {
                 // The job is not stuck while bytes arrive; it is checked for cancellation elsewhere.
@@ -118,36 +119,33 @@ impl Images {
     }
 }
 
-/// A download that is listed until it is dropped.
+/// A download that is listed until it is dropped, by its digest, of which there is one download at a time.
 struct Listed<'a> {
     images: &'a Images,
-    image: &'a str,
+    digest: &'a str,
 }
 
 impl<'a> Listed<'a> {
-    fn new(images: &'a Images, image: &'a str) -> Self {
-        let listed = Self { images, image };
-        listed.pulls().push(Pull { image: image.to_owned(), done: 0, total: 0 });
+    fn new(images: &'a Images, digest: &'a str, image: &str) -> Self {
+        let listed = Self { images, digest };
+        listed.pulls().insert(digest.to_owned(), Pull { image: image.to_owned(), done: 0, total: 0 });
         listed
     }
 
     fn note(&self, done: u64, total: u64) {
-        if let Some(pull) = self.pulls().iter_mut().find(|pull| pull.image == self.image) {
+        if let Some(pull) = self.pulls().get_mut(self.digest) {
             (pull.done, pull.total) = (done, total);
         }
     }
 
-    fn pulls(&self) -> MutexGuard<'a, Vec<Pull>> {
+    fn pulls(&self) -> MutexGuard<'a, BTreeMap<String, Pull>> {
         self.images.0.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        let mut pulls = self.pulls();
-        if let Some(at) = pulls.iter().position(|pull| pull.image == self.image) {
-            pulls.swap_remove(at);
-        }
+        self.pulls().remove(self.digest);
     }
 }
 
@@ -169,4 +167,32 @@ fn note(record: &Path, digest: &str) -> Result<(), ImageError> {
         partial.persist(record).map(drop).map_err(|error| error.error)
     };
     write().map_err(store(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::images::tests::Built;
+
+    #[test]
+    fn a_tag_that_moves_during_a_download_is_listed_twice() {
+        let built = Built::new();
+        let images = built.images();
+        let done = |images: &Images| {
+            let mut done: Vec<_> =
+                images.pulls().iter().map(|pull| (pull.image.clone(), pull.done)).collect();
+            done.sort();
+            done
+        };
+        let image = |done| ("registry/image:1".to_owned(), done);
+        let first = Listed::new(&images, "sha256:b", "registry/image:1");
+        let second = Listed::new(&images, "sha256:a", "registry/image:1");
+        first.note(5, 10);
+        second.note(7, 10);
+        assert_eq!(done(&images), [image(5), image(7)]);
+        drop(second);
+        assert_eq!(done(&images), [image(5)]);
+        drop(first);
+        assert!(done(&images).is_empty());
+    }
 }
