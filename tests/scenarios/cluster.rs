@@ -32,7 +32,7 @@ use vireo_tests::{HostBuilder, HostError, installed, programs};
 use crate::scenarios::client::Client;
 
 /// Everything that a cluster does; with room for Kubernetes and images that are made first.
-const ALL: Duration = Duration::from_secs(1800);
+const ALL: Duration = Duration::from_secs(3000);
 /// What a busy cluster does in a moment.
 const STEP: Duration = Duration::from_secs(120);
 const LIMIT: &str = "--timeout=120s";

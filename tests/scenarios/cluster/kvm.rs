@@ -15,7 +15,7 @@ const NODE: &str = "node-2";
 /// A resource of the node.
 const DEVICE: &str = "vireo.io/spare";
 /// Until a guest's kernel has found its devices.
-const ENUMERATED: Duration = Duration::from_secs(300);
+const FIRMWARE: Duration = Duration::from_secs(300);
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler --field-selector spec.nodeName=node-2";
 
 /// A VM that waits for KVM starts on a node that joins with it. A guest runs there on the native monitor and is used through
@@ -109,8 +109,14 @@ fn has_a_device_of_its_node(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let pod = vireo.pod("demo")?;
     let compute = &pod["spec"]["containers"][0]["resources"];
     assert_eq!((&compute["limits"][DEVICE], &compute["requests"][DEVICE]), (&"1".into(), &"1".into()));
-    // QEMU's guests take minutes here until they have a login; the kernel shows its devices early.
-    vireo.console_process("demo")?.wait_for("[1234:11e8]", ENUMERATED)?;
+    // QEMU's guests may take minutes here until they have a login.
+    let mut console = vireo.console_process("demo")?;
+    console.wait_for("Booting `Vireo guest'", FIRMWARE)?;
+    let mut guest = Login::over(console);
+    guest.log_in()?;
+    let devices = guest.run("cat /sys/bus/pci/devices/*/device")?;
+    assert!(devices.lines().any(|device| device == "0x11e8"), "{devices}");
+    drop(guest);
     vireo.step("its guest has the device");
     vireo.ok(&format!("delete vmi demo {LIMIT}"));
     vireo.gone("demo")?;
