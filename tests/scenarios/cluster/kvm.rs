@@ -14,7 +14,7 @@ use crate::scenarios::probes::condition;
 const NODE: &str = "node-2";
 /// A resource of the node.
 const DEVICE: &str = "vireo.io/spare";
-/// Until a guest's kernel has found its devices.
+/// Until firmware there has a kernel started.
 const FIRMWARE: Duration = Duration::from_secs(300);
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler --field-selector spec.nodeName=node-2";
 
