@@ -91,6 +91,7 @@ fn rescue(host: &Host, hypervisor: &'static str, cases: &[Case]) -> Result<(), H
     Ok(())
 }
 
+const SATA: Case = Case { name: "bios-sata", bootloader: BIOS, drive: "cdrom", bus: "sata" };
 const DISK: Case = Case { name: "bios-disk", bootloader: BIOS, drive: "disk", bus: "virtio" };
 const SCSI: Case = Case { name: "efi-scsi", bootloader: EFI, drive: "cdrom", bus: "scsi" };
 
@@ -124,15 +125,19 @@ fn here(iso: &str, load: &Load) -> Result<(), HostError> {
     load(&host_with(iso, scratch.path())?.here()?, "qemu")
 }
 
-/// The installer starts by BIOS from a drive on SATA.
 #[test]
-fn nested_a_rescue_iso_on_native() {
-    in_a_host("a rescue ISO", "rescue", &|host, hypervisor| rescue(host, hypervisor, &[DISK, SCSI]));
+fn nested_a_rescue_iso_by_bios_on_native() {
+    in_a_host("a rescue ISO by BIOS", "rescue", &|host, hypervisor| rescue(host, hypervisor, &[SATA, DISK]));
+}
+
+#[test]
+fn nested_a_rescue_iso_by_efi_on_native() {
+    in_a_host("a rescue ISO by EFI", "rescue", &|host, hypervisor| rescue(host, hypervisor, &[SCSI]));
 }
 
 #[test]
 fn a_rescue_iso_on_qemu_here() -> Result<(), HostError> {
-    here("rescue", &|host, hypervisor| rescue(host, hypervisor, &[DISK, SCSI]))
+    here("rescue", &|host, hypervisor| rescue(host, hypervisor, &[SATA, DISK, SCSI]))
 }
 
 #[test]

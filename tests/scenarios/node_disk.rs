@@ -105,25 +105,20 @@ fn by_bios(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     node.end("bios")
 }
 
-/// A VM keeps its variables when its VMI is deleted and made again, if it is to. Else it starts without any, and what it writes is
-/// lost.
-fn by_efi(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+/// A VM keeps its variables when its VMI is deleted and made again, if it is to.
+fn by_efi(host: &Host, hypervisor: &'static str, persistent: bool) -> Result<(), HostError> {
     let node = Node::start(host, hypervisor)?;
-    for (persistent, found, written) in
-        [(true, "", Some("kept")), (false, "", Some("lost")), (true, "kept", None)]
-    {
-        let bootloader = format!("{{efi: {{secureBoot: false, persistent: {persistent}}}}}");
-        let mut guest = node.boot(host, ("efi", &bootloader), hypervisor)?;
-        assert_eq!(guest.run("cat /sys/class/dmi/id/product_uuid")?.trim(), UUID);
-        let there = guest.run(&format!("if [ -e {VARIABLE} ]; then tail -c 4 {VARIABLE}; fi"))?;
-        assert_eq!(there, found, "persistent: {persistent}");
-        if let Some(text) = written {
-            guest.run(&format!("printf '\\7\\0\\0\\0{text}' >{VARIABLE}"))?;
-        }
-        drop(guest);
-        node.end("efi")?;
-    }
-    Ok(())
+    let bootloader = format!("{{efi: {{secureBoot: false, persistent: {persistent}}}}}");
+    let mut guest = node.boot(host, ("efi", &bootloader), hypervisor)?;
+    assert_eq!(guest.run("cat /sys/class/dmi/id/product_uuid")?.trim(), UUID);
+    guest.run(&format!("printf '\\7\\0\\0\\0kept' >{VARIABLE}"))?;
+    drop(guest);
+    node.end("efi")?;
+    let mut guest = node.boot(host, ("efi", &bootloader), hypervisor)?;
+    let there = guest.run(&format!("if [ -e {VARIABLE} ]; then tail -c 4 {VARIABLE}; fi"))?;
+    assert_eq!(there, if persistent { "kept" } else { "" });
+    drop(guest);
+    node.end("efi")
 }
 
 /// What has nothing to start says so, and does not fail.
@@ -154,13 +149,23 @@ fn a_container_disk_starts_by_bios_on_qemu_here() -> Result<(), HostError> {
 }
 
 #[test]
-fn nested_efi_variables_are_kept_if_they_are_to_on_native() {
-    in_a_host("EFI variables", by_efi);
+fn nested_efi_variables_are_kept_on_native() {
+    in_a_host("EFI variables that are kept", |host, hypervisor| by_efi(host, hypervisor, true));
 }
 
 #[test]
-fn efi_variables_are_kept_if_they_are_to_on_qemu_here() -> Result<(), HostError> {
-    by_efi(&host_with_a_disk()?.here()?, "qemu")
+fn nested_efi_variables_are_forgotten_on_native() {
+    in_a_host("EFI variables that are forgotten", |host, hypervisor| by_efi(host, hypervisor, false));
+}
+
+#[test]
+fn efi_variables_are_kept_on_qemu_here() -> Result<(), HostError> {
+    by_efi(&host_with_a_disk()?.here()?, "qemu", true)
+}
+
+#[test]
+fn efi_variables_are_forgotten_on_qemu_here() -> Result<(), HostError> {
+    by_efi(&host_with_a_disk()?.here()?, "qemu", false)
 }
 
 #[test]
