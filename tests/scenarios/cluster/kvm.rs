@@ -114,8 +114,8 @@ fn has_a_device_of_its_node(vireo: &Vireo<'_>) -> Result<(), HostError> {
     console.wait_for("Booting `Vireo guest'", FIRMWARE)?;
     let mut guest = Login::over(console);
     guest.log_in()?;
-    let devices = guest.run("cat /sys/bus/pci/devices/*/device")?;
-    assert!(devices.lines().any(|device| device == "0x11e8"), "{devices}");
+    let devices = guest.run("cat /sys/bus/pci/devices/*/uevent")?;
+    assert!(devices.lines().any(|line| line == "PCI_ID=1234:11E8"), "{devices}");
     drop(guest);
     vireo.step("its guest has the device");
     vireo.ok(&format!("delete vmi demo {LIMIT}"));
