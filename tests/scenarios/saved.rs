@@ -246,7 +246,7 @@ fn display_and_drives(host: &Host, monitor: Monitor, video: Video) -> Result<(),
     let mut guest = load.start(host, monitor)?;
     host.shell(&format!("until [ -S {SOCKET} ]; do sleep 0.1; done")).deadline(LONG).run()?.ok();
     let mut picture = display::look(host, "after-load", &[])?;
-    // The size of the display is there before its content.
+    // A display of virtio has this size before its state is loaded, too, but is black.
     eventually("its state is loaded", LONG, || {
         picture = display::look(host, "after-load", &[])?;
         Ok(picture.width == 1024 && picture.lit(0..1) > 0)

@@ -12,8 +12,8 @@ use crate::image::Image;
 
 const COMMAND_LINE: &str =
     "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on no_timer_check";
-/// A huge page that a guest reads before it writes to it is the page of zeros. Linux before 6.13 makes small ones of it then,
-/// each with two faults of the guest, which take long on an emulated CPU: 18,000 where GRUB loads a kernel.
+/// A huge page that a guest reads before it writes to it is the page of zeros. Linux 6.1 makes small ones of it then, each with
+/// two faults of the guest, which take long on an emulated CPU: 18,000 where GRUB loads a kernel.
 const NO_ZERO_PAGE: &str = "echo 0 >/sys/kernel/mm/transparent_hugepage/use_zero_page";
 /// What a kernel needs to use an IOMMU of Intel.
 const IOMMU: &str = " intel_iommu=on";
@@ -134,7 +134,7 @@ impl HostBuilder {
         self
     }
 
-    /// Leaves the settings of its kernel as they are where Debian is installed. Default: guests start faster.
+    /// Leaves huge pages as Debian sets them, for figures that hold for other hosts. Default: guests start faster.
     #[must_use]
     pub fn to_measure(mut self) -> Self {
         self.to_measure = true;
