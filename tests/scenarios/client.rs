@@ -128,7 +128,7 @@ impl<'h> Client<'h> {
 
     /// The same, or why there is no console.
     pub(crate) fn try_console(&self, name: &str) -> Result<Result<Process<'h>, String>, HostError> {
-        let mut process =
+        let process =
             self.program(&self.host.input("virtctl")).args(["console", name, "--history"]).spawn()?;
         let mut ended = None;
         eventually("virtctl is connected", BOOT, || {

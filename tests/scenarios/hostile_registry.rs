@@ -51,7 +51,7 @@ fn serve<'h>(host: &'h Host, directory: &Path) -> Result<Process<'h>, HostError>
 fn a_hostile_registry_concerns_its_own_images_alone_here() -> Result<(), HostError> {
     let vireo = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
     let host = host_with_programs().file(vireo).file(env!("CARGO_BIN_EXE_hostile-registry")).here()?;
-    let mut registry = serve(&host, Path::new(&host.work("")))?;
+    let registry = serve(&host, Path::new(&host.work("")))?;
     let options = vec!["--registries".to_owned(), host.work("registries.yaml")];
     let standalone = Standalone::start_with(&host, "qemu", options)?;
     let server =

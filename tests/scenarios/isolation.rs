@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostError, scenario};
 
+use crate::SOON;
 use crate::scenarios::node::{Isolation, Node, host_for_a_node, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
@@ -152,7 +154,8 @@ fn launchers_have_no_privileges(host: &Host, hypervisor: &'static str) -> Result
     node.apply("old.yaml", &brief(host, "old"))?;
     let old = node.wait_for_phase("old", "Running", BOOT)?;
     let warning = "launchers are root on this host";
-    assert!(node.log().contains(warning), "{}", node.log());
+    let reached = eventually("the node agent warns", SOON, || Ok(node.log().contains(warning)));
+    reached.inspect_err(|_| eprintln!("its log: {}", node.log()))?;
     node.lose_handler(Isolation::Full)?;
     assert!(!node.log().contains(warning), "{}", node.log());
 

@@ -91,7 +91,7 @@ pub(crate) enum Isolation {
 }
 
 fn handler<'h>(host: &'h Host, hypervisor: &str, isolation: Isolation) -> Result<Process<'h>, HostError> {
-    let mut handler = host
+    let handler = host
         .command(&host.input("virt-handler"))
         .args(["--manifests", &host.work("manifests"), "--state-dir", &host.work("state")])
         .args(["--hypervisor", if hypervisor == "qemu" { "qemu" } else { "auto" }])
@@ -205,7 +205,7 @@ impl<'h> Node<'h> {
     pub(crate) fn attach(&self, name: &str) -> Result<Process<'h>, HostError> {
         let virtctl = self.host.command(&self.host.input("virtctl"));
         let state = self.host.work("state");
-        let mut process = virtctl.args(["console", name, "--history", "--state-dir", &state]).spawn()?;
+        let process = virtctl.args(["console", name, "--history", "--state-dir", &state]).spawn()?;
         eventually("virtctl is connected", BOOT, || {
             if let Some(status) = process.ended()? {
                 panic!("virtctl ended with {status:?}:\n{}", process.stderr());

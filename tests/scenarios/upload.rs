@@ -108,7 +108,7 @@ fn has_ipv6(standalone: &Standalone<'_>, guest: &mut Login<'_>) -> Result<(), Ho
     let (busybox, served) = (standalone.host.input("busybox"), standalone.host.work("served"));
     standalone.host.shell(&format!("mkdir -p {served}; echo from the host >{served}/file")).run()?.ok();
     let serve = ["httpd", "-f", "-p", &format!("[{host}]:8075"), "-h", &served];
-    let mut server = standalone.host.command(&busybox).args(serve).spawn()?;
+    let server = standalone.host.command(&busybox).args(serve).spawn()?;
     // Debian's wget of busybox crashes on the address.
     let get = r"printf 'GET /file HTTP/1.0\r\n\r\n'";
     let fetch = format!("{get} | nc -w 10 {host} 8075 | grep from");

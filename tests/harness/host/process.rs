@@ -1,5 +1,6 @@
 //! Commands in a host.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -84,12 +85,10 @@ impl<'h> Invocation<'h> {
             id,
             events,
             command: self.start.argv.join(" "),
-            stdout: Vec::new(),
-            stderr: Vec::new(),
+            received: RefCell::default(),
             seen: 0,
             seen_stderr: 0,
             stream: self.stream,
-            status: None,
         };
         process.send(&Frame::Start(id, self.start))?;
         Ok(process)
@@ -136,11 +135,17 @@ pub struct Process<'h> {
     id: u32,
     events: Receiver<Event>,
     command: String,
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+    received: RefCell<Received>,
     seen: usize,
     seen_stderr: usize,
     stream: bool,
+}
+
+/// What has come of a command.
+#[derive(Debug, Default)]
+struct Received {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
     status: Option<Status>,
 }
 
@@ -165,17 +170,12 @@ impl Process<'_> {
     pub fn wait_for(&mut self, needle: &str, deadline: Duration) -> Result<String, HostError> {
         let end = Instant::now() + deadline;
         loop {
-            let fresh = self.stdout.get(self.seen..).unwrap_or_default();
-            if let Some(at) = find(fresh, needle.as_bytes()) {
-                let upto = at + needle.len();
-                let text = String::from_utf8_lossy(fresh.get(..upto).unwrap_or_default()).into_owned();
-                self.seen += upto;
-                return Ok(text);
+            if let Some(text) = upto(&self.received.borrow().stdout, self.seen, needle) {
+                self.seen += text.len();
+                return Ok(String::from_utf8_lossy(&text).into_owned());
             }
-            if let Some(status) = self.status.clone() {
-                self.print_tails();
-                let (command, what) = (self.command.clone(), format!("{needle:?}"));
-                return Err(HostError::Ended { command, status, what });
+            if let Some(error) = self.ended_without(needle) {
+                return Err(error);
             }
             if !self.next(end)? {
                 let what =
@@ -189,15 +189,12 @@ impl Process<'_> {
     pub fn wait_for_stderr(&mut self, needle: &str, deadline: Duration) -> Result<(), HostError> {
         let end = Instant::now() + deadline;
         loop {
-            let fresh = self.stderr.get(self.seen_stderr..).unwrap_or_default();
-            if let Some(at) = find(fresh, needle.as_bytes()) {
-                self.seen_stderr += at + needle.len();
+            if let Some(text) = upto(&self.received.borrow().stderr, self.seen_stderr, needle) {
+                self.seen_stderr += text.len();
                 return Ok(());
             }
-            if let Some(status) = self.status.clone() {
-                self.print_tails();
-                let (command, what) = (self.command.clone(), format!("{needle:?}"));
-                return Err(HostError::Ended { command, status, what });
+            if let Some(error) = self.ended_without(needle) {
+                return Err(error);
             }
             if !self.next(end)? {
                 let what = format!("{needle:?} from the standard error of {}", self.command);
@@ -209,51 +206,45 @@ impl Process<'_> {
     /// Waits for its end. Where the deadline passes first it is killed.
     pub fn wait(&mut self, deadline: Duration) -> Result<Output, HostError> {
         let end = Instant::now() + deadline;
-        while self.status.is_none() {
+        loop {
+            let status = self.received.borrow().status.clone();
+            if let Some(status) = status {
+                return Ok(Output { status, stdout: self.stdout(), stderr: self.stderr() });
+            }
             if !self.next(end)? {
                 return Err(self.overdue(format!("the end of {}", self.command), deadline));
             }
         }
-        Ok(Output {
-            status: self.status.clone().unwrap_or(Status::Code(0)),
-            stdout: String::from_utf8_lossy(&self.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&self.stderr).into_owned(),
-        })
     }
 
     /// Whether it has ended, as far as is known by now.
-    pub fn ended(&mut self) -> Result<Option<Status>, HostError> {
-        while self.status.is_none() && self.next(Instant::now())? {}
-        Ok(self.status.clone())
+    pub fn ended(&self) -> Result<Option<Status>, HostError> {
+        while self.received.borrow().status.is_none() && self.next(Instant::now())? {}
+        Ok(self.received.borrow().status.clone())
     }
 
-    /// All it wrote to standard output so far.
+    /// All it wrote to standard output, as far as it has come by now.
     pub fn stdout(&self) -> String {
-        String::from_utf8_lossy(&self.stdout).into_owned()
+        self.receive();
+        String::from_utf8_lossy(&self.received.borrow().stdout).into_owned()
     }
 
-    /// All it wrote to standard error so far.
+    /// All it wrote to standard error, as far as it has come by now.
     pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.stderr).into_owned()
+        self.receive();
+        String::from_utf8_lossy(&self.received.borrow().stderr).into_owned()
+    }
+
+    /// Handles what has come, without waiting.
+    fn receive(&self) {
+        // That its host is gone is for those to report who wait for something.
+        self.events.try_iter().for_each(|event| self.handle(event));
     }
 
     /// Handles one event; returns whether one came before `end`.
-    fn next(&mut self, end: Instant) -> Result<bool, HostError> {
+    fn next(&self, end: Instant) -> Result<bool, HostError> {
         match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(Event::Stdout(bytes)) => {
-                if self.stream {
-                    // A closed reader must not end the command.
-                    let _ = std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush());
-                }
-                self.stdout.extend(bytes);
-            }
-            Ok(Event::Stderr(bytes)) => {
-                if self.stream {
-                    let _ = std::io::stderr().write_all(&bytes);
-                }
-                self.stderr.extend(bytes);
-            }
-            Ok(Event::Exit(status)) => self.status = Some(status),
+            Ok(event) => self.handle(event),
             Err(RecvTimeoutError::Timeout) => return Ok(false),
             Err(RecvTimeoutError::Disconnected) => {
                 self.print_tails();
@@ -263,13 +254,40 @@ impl Process<'_> {
         Ok(true)
     }
 
-    fn overdue(&mut self, what: String, deadline: Duration) -> HostError {
+    fn handle(&self, event: Event) {
+        let mut received = self.received.borrow_mut();
+        match event {
+            Event::Stdout(bytes) => {
+                if self.stream {
+                    // A closed reader must not end the command.
+                    let _ = std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush());
+                }
+                received.stdout.extend(bytes);
+            }
+            Event::Stderr(bytes) => {
+                if self.stream {
+                    let _ = std::io::stderr().write_all(&bytes);
+                }
+                received.stderr.extend(bytes);
+            }
+            Event::Exit(status) => received.status = Some(status),
+        }
+    }
+
+    /// The error of a wait for what an ended command will not write.
+    fn ended_without(&self, needle: &str) -> Option<HostError> {
+        let status = self.received.borrow().status.clone()?;
+        self.print_tails();
+        Some(HostError::Ended { command: self.command.clone(), status, what: format!("{needle:?}") })
+    }
+
+    fn overdue(&self, what: String, deadline: Duration) -> HostError {
         self.print_tails();
         if let Err(error) = self.signal(SIGKILL) {
             return error;
         }
         let end = Instant::now() + DEATH;
-        while self.status.is_none() {
+        while self.received.borrow().status.is_none() {
             match self.next(end) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -283,15 +301,15 @@ impl Process<'_> {
 
     /// The end of its standard output, short enough for a line of a log.
     fn output_tail(&self) -> String {
-        let tail = self.stdout.get(self.stdout.len().saturating_sub(TAIL_OF_LINE)..).unwrap_or(&self.stdout);
-        String::from_utf8_lossy(tail).into_owned()
+        String::from_utf8_lossy(last(&self.received.borrow().stdout, TAIL_OF_LINE)).into_owned()
     }
 
     /// Its last output, where that was not printed already.
     fn print_tails(&self) {
         if !self.stream {
-            for (name, bytes) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
-                let tail = bytes.get(bytes.len().saturating_sub(TAIL)..).unwrap_or_default();
+            let received = self.received.borrow();
+            for (name, bytes) in [("stdout", &received.stdout), ("stderr", &received.stderr)] {
+                let tail = last(bytes, TAIL);
                 if !tail.is_empty() {
                     let text = String::from_utf8_lossy(tail);
                     eprintln!("nested: the end of the {name} of {}:\n{text}", self.command);
@@ -307,7 +325,7 @@ impl Process<'_> {
 
 impl Drop for Process<'_> {
     fn drop(&mut self) {
-        if self.status.is_none() {
+        if self.received.get_mut().status.is_none() {
             // Fails only where the host is gone, and the command with it.
             let _ = self.link.send(&Frame::Signal(self.id, SIGKILL));
         }
@@ -315,6 +333,13 @@ impl Drop for Process<'_> {
     }
 }
 
-fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
-    text.windows(needle.len().max(1)).position(|window| window == needle)
+/// What is in `bytes` after `seen` of them, up to and with `needle`.
+fn upto(bytes: &[u8], seen: usize, needle: &str) -> Option<Vec<u8>> {
+    let fresh = bytes.get(seen..)?;
+    let at = fresh.windows(needle.len().max(1)).position(|window| window == needle.as_bytes())?;
+    fresh.get(..at + needle.len()).map(<[u8]>::to_vec)
+}
+
+fn last(bytes: &[u8], length: usize) -> &[u8] {
+    bytes.get(bytes.len().saturating_sub(length)..).unwrap_or_default()
 }
