@@ -85,7 +85,10 @@ impl Credentials {
         if let Err(error) = &changes {
             warn!(%error, "changes of certificates and of the token need a restart");
         }
+        // What was changed before it was watched counts, too: at first, and whenever names are not known, all is looked at.
+        let mut names = Vec::new();
         loop {
+            self.apply(&names, &tokens).await;
             let overlap = self.current.overlap.max(Duration::from_secs(1));
             let is_changing = self.current.authorities.are_changing();
             let interval = if is_changing { overlap.min(INTERVAL) } else { INTERVAL };
@@ -101,25 +104,29 @@ impl Credentials {
                 tokio::time::sleep(interval).await;
                 events = None;
             }
-            let names: Vec<String> = events.into_iter().flatten().flatten().map(|event| event.name).collect();
-            if names.is_empty() || names.iter().any(|name| name == TOKEN) {
-                self.read_token(&tokens);
-            }
-            if names.is_empty() || names.iter().any(|name| name == SIGNING_KEY || name == FORMER_KEYS) {
-                match tokens.signer().reload() {
-                    Ok(true) => info!("another key signs tokens of ServiceAccounts"),
-                    Ok(false) => {}
-                    Err(error) => {
-                        warn!(error = &error as &dyn std::error::Error, "the former key still signs tokens")
-                    }
+            names = events.into_iter().flatten().flatten().map(|event| event.name).collect();
+        }
+    }
+
+    /// Takes over what may have changed: the files of these names, or all where there are none.
+    async fn apply(&mut self, names: &[String], tokens: &Tokens) {
+        if names.is_empty() || names.iter().any(|name| name == TOKEN) {
+            self.read_token(tokens);
+        }
+        if names.is_empty() || names.iter().any(|name| name == SIGNING_KEY || name == FORMER_KEYS) {
+            match tokens.signer().reload() {
+                Ok(true) => info!("another key signs tokens of ServiceAccounts"),
+                Ok(false) => {}
+                Err(error) => {
+                    warn!(error = &error as &dyn std::error::Error, "the former key still signs tokens")
                 }
             }
-            let is_certificate = |name: &String| name.ends_with(".crt") || name.ends_with(".pem");
-            if (names.is_empty() || names.iter().any(is_certificate))
-                && let Err(error) = self.reconcile().await
-            {
-                error!(error = &error as &dyn std::error::Error, "certificates are not replaced");
-            }
+        }
+        let is_certificate = |name: &String| name.ends_with(".crt") || name.ends_with(".pem");
+        if (names.is_empty() || names.iter().any(is_certificate))
+            && let Err(error) = self.reconcile().await
+        {
+            error!(error = &error as &dyn std::error::Error, "certificates are not replaced");
         }
     }
 
@@ -195,7 +202,37 @@ pub fn rotate_token(directory: &Path) -> Result<String, StateError> {
 
 #[cfg(test)]
 mod tests {
+    use vireo_apiserver::auth::Signer;
+    use vireo_apiserver::pki::renew;
+    use vireo_apiserver::store::Store;
+
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_replaced_before_it_is_watched_counts() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path();
+        let store = Arc::new(Store::open(&directory.join("store")).unwrap());
+        let signer = Signer::of(&directory.join(SIGNING_KEY)).unwrap();
+        let tokens = Arc::new(Tokens::new(token(directory).unwrap(), signer, store));
+        let address = "127.0.0.1:1".parse().unwrap();
+        let credentials = Credentials::of(directory, address, "node", "https://127.0.0.1:1").unwrap();
+        let file = credentials.write_kubeconfig().unwrap();
+        let kubeconfig = || std::fs::read_to_string(&file).unwrap();
+        let first = kubeconfig();
+        renew(directory).unwrap();
+        let replaced = async {
+            while kubeconfig() == first {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            () = credentials.run(tokens) => {}
+            replaced = tokio::time::timeout(Duration::from_secs(60), replaced) => {
+                replaced.expect("there is another kubeconfig");
+            }
+        }
+    }
 
     #[test]
     fn the_server_has_the_address_that_it_listens_on() {
