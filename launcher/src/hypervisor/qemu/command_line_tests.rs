@@ -515,6 +515,19 @@ fn every_nic_model_is_one_of_qemus() {
     }
 }
 
+/// QEMU does not start without the ROM of a NIC that has an order.
+#[test]
+fn the_launchers_image_has_the_rom_of_every_nic_that_may_boot() {
+    const SCRIPT: &str = include_str!("../../../../hack/release-images");
+    let (_, roms) = SCRIPT.split_once("/usr/lib/ipxe/qemu/efi-{").unwrap();
+    let (roms, _) = roms.split_once("}.rom").unwrap();
+    let mut roms: Vec<_> = roms.split(',').collect();
+    // QEMU has none for it.
+    roms.push(NicModel::Igb.as_str());
+    roms.sort_unstable();
+    assert_eq!(roms, NicModel::NAMES);
+}
+
 #[test]
 fn efi_brings_its_flash_and_secure_boot_its_lock() {
     for secure in [false, true] {
