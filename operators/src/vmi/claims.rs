@@ -11,6 +11,7 @@ use vireo_api::names::{CLAIM_DISKS_ANNOTATION, claim_device, claim_directory, cl
 use vireo_api::spec::Bytes;
 use vireo_api::v1::{VirtualMachineInstance, VolumeClaim};
 
+use super::template::USER;
 use super::volumes::mount;
 
 /// What a launcher Pod has to know of a claim.
@@ -69,6 +70,12 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
         if !is_filesystem(vmi, volume) {
             disks.insert(path, bytes);
         }
+    }
+    if of(vmi).any(|(volume, _)| is_filesystem(vmi, volume)) {
+        let context = spec.security_context.get_or_insert_default();
+        // A file system that was just made belongs to root; what is in one that was shared before stays as it is.
+        context.fs_group = Some(USER);
+        context.fs_group_change_policy = Some("OnRootMismatch".to_owned());
     }
     if !disks.is_empty() {
         note_files(pod, disks);
@@ -143,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_is_shared_has_no_disk() {
+    fn a_file_system_that_is_shared_is_the_launchers_and_has_no_disk() {
         let vmi = json!({"spec": {
             "domain": {"devices": {"filesystems": [{"name": "shared", "virtiofs": {}}]}},
             "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "files"}}],
@@ -158,6 +165,8 @@ mod tests {
         assert_eq!(writable_filesystems(&vmi).collect::<Vec<_>>(), [directory]);
         let mount = json!({"name": "claim-0", "mountPath": directory});
         assert_eq!(json!(pod)["spec"]["containers"][0]["volumeMounts"], json!([mount]));
+        let context = json!({"fsGroup": 107, "fsGroupChangePolicy": "OnRootMismatch"});
+        assert_eq!(json!(pod)["spec"]["securityContext"], context);
         vmi.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().read_only = Some(true);
         assert_eq!(writable_filesystems(&vmi).count(), 0);
     }
@@ -180,6 +189,7 @@ mod tests {
         let mut pod = Pod { spec: Some(PodSpec { containers, ..PodSpec::default() }), ..Pod::default() };
         add(&mut pod, &vmi, &claims);
         let pod = json!(pod);
+        assert_eq!(pod["spec"].get("securityContext"), None, "the node agent opens disks");
         assert_eq!(
             pod["spec"]["volumes"],
             json!([{"name": "claim-0", "persistentVolumeClaim": {"claimName": "files"}},

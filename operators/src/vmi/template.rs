@@ -40,7 +40,7 @@ const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
 const LONGEST_LABEL: usize = 63;
 /// The user of launchers in Pods; KubeVirt's.
-const USER: i64 = 107;
+pub(super) const USER: i64 = 107;
 /// The socket of a launcher in a Pod.
 const SOCKET: &str = "/var/run/vireo/launcher.sock";
 /// Annotations of an instance that are about the instance alone begin so.
