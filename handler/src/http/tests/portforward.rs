@@ -7,11 +7,15 @@ use super::*;
 
 /// A running VMI whose guest is this host.
 fn with_guest(dir: &Path) -> (Arc<Node>, tokio::task::JoinHandle<io::Result<()>>) {
+    with_guest_at(dir, "127.0.0.1")
+}
+
+fn with_guest_at(dir: &Path, address: &str) -> (Arc<Node>, tokio::task::JoinHandle<io::Result<()>>) {
     let node = Node::of_a_test(dir);
     let (key, mut vmi) = vmi("default", "one");
     vmi.status.phase = "Running".to_owned();
     vmi.status.interfaces = vec![InterfaceStatus {
-        ip_address: "127.0.0.1".to_owned(),
+        ip_address: address.to_owned(),
         pod_interface_name: "eth0".to_owned(),
         ..InterfaceStatus::default()
     }];
@@ -57,6 +61,30 @@ async fn a_frame_is_a_datagram() {
         service.send_to(&buffer[..count], from).await.unwrap();
         assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(frame));
     }
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_guest_with_ipv6_alone_is_reached_by_both_protocols() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, server) = with_guest_at(dir.path(), "::1");
+    let Ok(service) = TcpListener::bind("[::1]:0").await else {
+        return eprintln!("skipped: this host has no IPv6");
+    };
+    let port = service.local_addr().unwrap().port();
+    let mut client = open(&node, &format!("portforward/{port}")).await;
+    let (mut guest, _) = service.accept().await.unwrap();
+    guest.write_all(b"200").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::binary("200"));
+
+    let service = UdpSocket::bind("[::1]:0").await.unwrap();
+    let port = service.local_addr().unwrap().port();
+    let mut client = open(&node, &format!("portforward/{port}/udp")).await;
+    client.send(Message::binary("one")).await.unwrap();
+    let mut buffer = [0; 16];
+    let (count, from) = service.recv_from(&mut buffer).await.unwrap();
+    service.send_to(&buffer[..count], from).await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::binary("one"));
     server.abort();
 }
 
