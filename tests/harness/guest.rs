@@ -36,6 +36,11 @@ const MODULES: &[&str] = &[
     "pvpanic_pci",
     "pvpanic_mmio",
     "i6300esb",
+    "e1000",
+    "igb",
+    "ne2k_pci",
+    "pcnet32",
+    "8139cp",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.

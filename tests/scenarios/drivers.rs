@@ -1,5 +1,6 @@
 //! A guest with Debian's kernel for real machines starts from a SATA disk and uses what the one for clouds has no drivers of: disks,
-//! a CD-ROM drive and a tablet on USB, a NIC of Intel, sound, and a transitional virtio device.
+//! a CD-ROM drive and a tablet on USB, a NIC of Intel, sound, and a transitional virtio device. Others use one NIC each, of all other
+//! models.
 
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::installed::{self, Login};
 use vireo_tests::{HostError, programs};
 
-use crate::scenarios::node::host_with_programs;
-use crate::scenarios::standalone::Standalone;
+use crate::SOON;
+use crate::scenarios::node::{host_with_programs, manifest};
+use crate::scenarios::standalone::{Standalone, host_with_vireo_and_the_full_kernel};
 
 /// A guest starts by firmware, on an emulated CPU.
 const BOOT: Duration = Duration::from_secs(300);
@@ -92,5 +94,47 @@ fn a_guest_uses_sata_usb_and_a_nic_of_intel_on_qemu_here() -> Result<(), HostErr
         assert_eq!(guest.run(&line)?.trim(), expected, "{line}");
     }
     standalone.kubectl("delete vmi real --timeout=60s", None)?.ok();
+    Ok(())
+}
+
+/// The models of NICs but virtio and `e1000e`, and the drivers that the guest's kernel has for them.
+const NICS: [(&str, &str); 5] = [
+    ("e1000", "e1000"),
+    ("igb", "igb"),
+    ("ne2k_pci", "ne2k-pci"),
+    ("pcnet", "pcnet32"),
+    ("rtl8139", "8139cp"),
+];
+
+/// A VMI has one NIC on a single host, so that these are several, which start at once.
+#[test]
+fn guests_use_all_other_models_of_nics_on_qemu_here() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let host = host_with_vireo_and_the_full_kernel(scratch.path())?.deadline(BOOT).here()?;
+    let standalone = Standalone::start(&host)?;
+    let vmi = |(model, driver)| {
+        manifest(&host, driver)
+            .replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 0")
+            .replace("masquerade: {}", &format!("masquerade: {{}}\n        model: {model}"))
+    };
+    standalone.kubectl("apply -f -", Some(&NICS.map(vmi).join("---\n")))?.ok();
+    for (_, driver) in NICS {
+        standalone.becomes_ready(&format!("vmi/{driver}"))?;
+    }
+    for (model, driver) in NICS {
+        let mut guest = standalone.console(driver)?;
+        guest.ready()?;
+        guest.run(&format!("modprobe {driver}"), SOON)?;
+        let used = guest.run("basename $(readlink /sys/class/net/eth0/device/driver)", SOON)?;
+        assert_eq!(used.trim(), driver, "{model}");
+        guest.run("udhcpc -i eth0 -n -q -f", SOON)?;
+        let lease = guest.run("cat /tmp/lease", SOON)?;
+        assert!(lease.starts_with("ip=10.0.2.2/24 router=10.0.2.1 "), "{model}: {lease}");
+        // Frames of the least size, and of the MTU that any network has.
+        for size in [1, 1252] {
+            guest.run(&format!("ping -q -c 3 -w 10 -s {size} 10.0.2.1"), SOON)?;
+        }
+        standalone.kubectl(&format!("delete vmi {driver} --timeout=60s"), None)?.ok();
+    }
     Ok(())
 }
