@@ -8,8 +8,8 @@ use vireo_api::spec::{
     Binding, BootSource, Disk, Filesystem, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
 };
 use vireo_api::v1::SMBiosConfiguration;
-use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
-use vireo_vmconfig::{DiskSource, HugePage, KernelFiles, Smbios};
+use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, USB_REDIRECTION_SOCKETS, VNC_SOCKET, launcher as wire};
+use vireo_vmconfig::{DiskSource, ExtraDevice, HugePage, KernelFiles, Smbios};
 
 use crate::network::TAP;
 use crate::network::bridge::{Bridge, Bridged, PodInterface, Route};
@@ -88,6 +88,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         keep_free_pages: facts.keep_free_pages,
         console_socket: text(&view.join(CONSOLE_SOCKET)),
         vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
+        usb_redirection_sockets: usb_redirection_sockets(vm, &view),
         runtime_dir: text(&view.join(RUN_DIRECTORY)),
         extra_devices: vm.extra_devices().iter().map(Into::into).collect(),
         smbios: Some((&smbios(vm, facts.smbios)).into()),
@@ -154,6 +155,15 @@ fn smbios(vm: &Vm, configured: &SMBiosConfiguration) -> Smbios {
         sku: configured.sku.clone(),
         family: text(&configured.family, "KubeVirt"),
         chassis: vm.chassis().clone(),
+    }
+}
+
+/// The sockets of the slots for USB devices of clients, where its launcher sees them; none without slots.
+fn usb_redirection_sockets(vm: &Vm, view: &Path) -> Vec<String> {
+    let mut devices = vm.extra_devices().iter();
+    match devices.any(|request| request.device == ExtraDevice::UsbRedirection) {
+        true => USB_REDIRECTION_SOCKETS.iter().map(|socket| text(&view.join(socket))).collect(),
+        false => Vec::new(),
     }
 }
 

@@ -20,7 +20,10 @@ use uuid::Uuid;
 use vireo_api::names::{SOCKETS_DIRECTORY, claim_directory, projected_files};
 use vireo_api::spec::{Filesystem, FilesystemSource};
 use vireo_proto::files::FILES_SOCKET;
-use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, RUN_DIRECTORY, VNC_SOCKET};
+use vireo_proto::{
+    CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, RUN_DIRECTORY, USB_REDIRECTION_SOCKETS,
+    VNC_SOCKET,
+};
 
 /// `sun_path` has 108 bytes with its end.
 const LONGEST_SOCKET: usize = 107;
@@ -372,6 +375,11 @@ impl VmiDir {
     /// The guest's display.
     pub fn vnc_socket(&self) -> PathBuf {
         self.sockets().join(VNC_SOCKET)
+    }
+
+    /// The slots for USB devices of clients.
+    pub fn usb_redirection_sockets(&self) -> [PathBuf; USB_REDIRECTION_SOCKETS.len()] {
+        USB_REDIRECTION_SOCKETS.map(|socket| self.sockets().join(socket))
     }
 
     /// The launcher's stdout and stderr.

@@ -35,6 +35,8 @@ pub const LAUNCHER_SOCKET: &str = "launcher.sock";
 pub const RUN_DIRECTORY: &str = "run";
 /// The guest's display, below a VM's directory: RFB.
 pub const VNC_SOCKET: &str = "vnc.sock";
+/// The slots for USB devices of clients, below a VM's directory: usbredir's protocol. KubeVirt has as many.
+pub const USB_REDIRECTION_SOCKETS: [&str; 4] = ["usb0.sock", "usb1.sock", "usb2.sock", "usb3.sock"];
 /// The guest's serial console, below a VM's directory: raw bytes from now on.
 pub const CONSOLE_SOCKET: &str = "console.sock";
 /// The same beside it with history first: the length of that (four bytes, the most significant first), the history as

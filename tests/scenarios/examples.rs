@@ -58,6 +58,7 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
     ],
     &[
         ("vmi-usb", Ready),
+        ("vmi-usbredir", Ready),
         ("vmi-input", Ready),
         ("vmi-windows", ReadyOr("needs KVM")),
         ("vmi-hugepages", ReadyOr("huge pages")),

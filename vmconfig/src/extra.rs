@@ -24,6 +24,8 @@ pub enum ExtraDevice {
     Sound(SoundModel),
     /// A trusted platform module, version 2.0.
     Tpm,
+    /// Slots for USB devices of clients, on a controller of their own.
+    UsbRedirection,
     /// A tablet on a USB controller of its own.
     UsbTablet,
     /// A socket device, by which guest and host talk.
@@ -82,6 +84,7 @@ impl ExtraDevice {
             | Self::Smm
             | Self::Sound(_)
             | Self::Tpm
+            | Self::UsbRedirection
             | Self::UsbTablet => false,
         }
     }
@@ -99,6 +102,7 @@ impl ExtraDevice {
             Self::Host(_)
             | Self::Panic(PanicModel::Pci)
             | Self::Sound(_)
+            | Self::UsbRedirection
             | Self::UsbTablet
             | Self::Vsock
             | Self::Watchdog(_) => 1,
@@ -121,6 +125,7 @@ impl fmt::Display for ExtraDevice {
             Self::Sound(SoundModel::Ac97) => "an AC97 sound card",
             Self::Sound(SoundModel::Ich9) => "an ICH9 sound card",
             Self::Tpm => "a TPM",
+            Self::UsbRedirection => "USB redirection",
             Self::UsbTablet => "a USB tablet",
             Self::Vsock => "a VSOCK device",
             Self::Watchdog(_) => "an i6300esb watchdog",

@@ -40,8 +40,9 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
         let transitional = ExtraDevice::Platform(PlatformFeature::VirtioTransitional);
         found.extra_device(&at.at("useVirtioTransitional"), transitional);
     }
-    let passthrough = devices.client_passthrough.is_some();
-    found.refuse_if(passthrough, &at.at("clientPassthrough"), "USB redirection");
+    if devices.client_passthrough.is_some() {
+        found.extra_device(&at.at("clientPassthrough"), ExtraDevice::UsbRedirection);
+    }
     if devices.downward_metrics.is_some() {
         found.extra_device(&at.at("downwardMetrics"), ExtraDevice::DownwardMetrics);
     }

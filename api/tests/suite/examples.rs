@@ -56,7 +56,7 @@ fn invalid_manifests_get_every_problem_at_once() {
                 "spec.domain.devices.disks[1].name",
                 "spec.domain.devices.disks[2].serial",
                 "spec.domain.devices.interfaces[0].ports[0].port",
-                "spec.domain.devices.clientPassthrough",
+                "spec.domain.devices.watchdog.diag288",
             ],
         ),
         ("missing-volume", &["spec.domain.devices.disks[1].name"]),

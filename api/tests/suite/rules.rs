@@ -581,7 +581,6 @@ fn other_devices() {
         with_devices,
         "spec.domain.devices.",
         vec![
-            (json!({"clientPassthrough": {}}), "clientPassthrough", NotSupported),
             (json!({"gpus": [{"name": "g"}]}), "gpus[0].deviceName", Required),
             (
                 json!({"gpus": [{"name": "g", "deviceName": "a.b/c", "virtualGPUOptions": {"display": {}}}]}),

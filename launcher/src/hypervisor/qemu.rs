@@ -1,8 +1,8 @@
 //! QEMU, started directly and driven over QMP.
 //!
 //! QEMU opens no disk itself: it inherits the descriptors the launcher opened and locked. Its serial port and its
-//! QMP monitor are socket pairs it inherits too; the one socket with a name is its VNC server's, for us only. It dies
-//! with the launcher. A TPM is a process of swtpm beside it, a shared file system one of
+//! QMP monitor are socket pairs it inherits too; the sockets with a name are its VNC server's and those of slots for USB
+//! devices of clients, for us only. It dies with the launcher. A TPM is a process of swtpm beside it, a shared file system one of
 //! virtiofsd.
 
 mod args;

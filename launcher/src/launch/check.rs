@@ -60,6 +60,9 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
         let wants_display = request.graphics && !request.vnc_socket.is_empty();
         let vnc_socket = wants_display.then(|| p.path("vnc_socket", request.vnc_socket));
+        let usb_redirection_sockets = each(p, request.usb_redirection_sockets, |p, index, path| {
+            Some(p.path(&format!("usb_redirection_sockets[{index}]"), path))
+        });
         let video = request.graphics.then(|| choice::<wire::Video, Video>(p, "video", request.video));
         if request.tablets > MAX_TABLETS {
             p.add("tablets", format_args!("{} are more than {MAX_TABLETS}", request.tablets));
@@ -102,6 +105,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 hotplug_field: named(request.hotplug_field),
                 hotplug_volumes: request.hotplug_volumes,
                 vnc_socket,
+                usb_redirection_sockets,
                 memory_balloon: request.memory_balloon,
                 keep_free_pages: request.keep_free_pages,
                 runtime_dir,
@@ -341,6 +345,7 @@ mod tests {
             huge_page_bytes: 4096,
             tpm_state_path: "/a\0b".into(),
             downward_metrics_path: "/a\0b".into(),
+            usb_redirection_sockets: vec!["/a".into(), "/a\0b".into()],
             tablets: 9,
             disks: vec![wire::Disk { bus: 77, ..Default::default() }, wire::Disk::default()],
             interfaces: vec![wire::Interface {
@@ -381,6 +386,7 @@ mod tests {
             "interfaces[0].ipv6_lease.search_domains",
             "runtime_dir",
             "tablets",
+            "usb_redirection_sockets[1]",
             "video",
         ] {
             assert!(error.contains(&format!("{part}: ")), "{part} is missing in {error}");

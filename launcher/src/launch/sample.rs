@@ -88,6 +88,7 @@ pub(crate) fn kernel_boot() -> Launch {
         hotplug_field: None,
         hotplug_volumes: 0,
         vnc_socket: None,
+        usb_redirection_sockets: Vec::new(),
         memory_balloon: false,
         keep_free_pages: false,
         runtime_dir: "/vmi/run".into(),

@@ -59,6 +59,8 @@ pub struct Launch {
     pub hotplug_volumes: u32,
     /// Socket of the VNC server, if the display is to be served.
     pub vnc_socket: Option<PathBuf>,
+    /// Sockets of the slots for USB devices of clients.
+    pub usb_redirection_sockets: Vec<PathBuf>,
     /// A memory balloon.
     pub memory_balloon: bool,
     /// It gives no free pages of the guest back to the host.

@@ -8,7 +8,8 @@ use crate::launcher as wire;
 use wire::extra_device::host_device::Address;
 use wire::extra_device::hyper_v::Enlightenment;
 use wire::extra_device::{
-    Device, DownwardMetrics, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbTablet, Vsock,
+    Device, DownwardMetrics, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, Tpm, UsbRedirection,
+    UsbTablet, Vsock,
 };
 use wire::extra_device::{HyperVFeature as Feature, PlatformFeature as Platform};
 
@@ -73,6 +74,7 @@ impl From<&DeviceRequest> for wire::ExtraDevice {
             ExtraDevice::Smm => Device::Smm(Smm {}),
             ExtraDevice::Sound(model) => Device::Sound(Sound::from(model).into()),
             ExtraDevice::Tpm => Device::Tpm(Tpm {}),
+            ExtraDevice::UsbRedirection => Device::UsbRedirection(UsbRedirection {}),
             ExtraDevice::UsbTablet => Device::UsbTablet(UsbTablet {}),
             ExtraDevice::Vsock => Device::Vsock(Vsock {}),
             ExtraDevice::Watchdog(action) => {
@@ -135,6 +137,7 @@ fn known(device: Device) -> Option<ExtraDevice> {
         Device::Smm(_) => Some(ExtraDevice::Smm),
         Device::Sound(number) => value::<Sound, _>(number).map(ExtraDevice::Sound),
         Device::Tpm(_) => Some(ExtraDevice::Tpm),
+        Device::UsbRedirection(_) => Some(ExtraDevice::UsbRedirection),
         Device::UsbTablet(_) => Some(ExtraDevice::UsbTablet),
         Device::Vsock(_) => Some(ExtraDevice::Vsock),
         Device::Watchdog(number) => {
@@ -177,6 +180,7 @@ mod tests {
             ExtraDevice::Hpet,
             ExtraDevice::Smm,
             ExtraDevice::Tpm,
+            ExtraDevice::UsbRedirection,
             ExtraDevice::UsbTablet,
             ExtraDevice::Vsock,
         ];

@@ -30,7 +30,7 @@ sections! {
         Both "domain.devices.autoattachSerialConsole", "an ISA serial port";
         Both "domain.devices.autoattachVSOCK", "needs vhost-vsock on the node";
         Both "domain.devices.blockMultiQueue", "a queue for each vCPU; virtio disks, on `native` at most 32 queues";
-        Refused "domain.devices.clientPassthrough", "USB devices of clients are not redirected";
+        Qemu "domain.devices.clientPassthrough", "four slots for `virtctl usbredir`";
         Both "domain.devices.disableHotplug", "";
         Qemu "domain.devices.downwardMetrics", "the port `org.github.vhostmd.1`";
         Both "domain.devices.inputs[].bus", "`virtio`; `usb`, the default, is on `qemu`";

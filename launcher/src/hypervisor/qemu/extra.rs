@@ -1,8 +1,12 @@
 //! Devices and chipset features that only QEMU has.
 
+use std::path::PathBuf;
+
+use serde_json::json;
 use vireo_vmconfig::{ExtraDevice, HostDevice, PanicModel, SoundModel, WatchdogAction};
 
 use super::args::Args;
+use super::escaped;
 use crate::launch::Launch;
 
 /// All extra devices, in the order of the launch message. `tpm` is the inherited socket of swtpm, `vsock` the
@@ -29,6 +33,7 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, tpm: Option<i32>, vsock:
                     args.option("-device", "tpm-crb,tpmdev=tpm");
                 }
             }
+            ExtraDevice::UsbRedirection => usb_redirection(args, &launch.usb_redirection_sockets),
             ExtraDevice::UsbTablet => {
                 args.option("-device", format!("qemu-xhci,id=input{tablets}"));
                 args.option("-device", format!("usb-tablet,bus=input{tablets}.0"));
@@ -75,6 +80,21 @@ fn host(args: &mut Args, device: HostDevice, index: usize) {
                 format!("usb-host,id=host{index},bus={port}.0,hostbus={bus},hostaddr={device}"),
             );
         }
+    }
+}
+
+/// Slots for USB devices of clients, on a controller of their own with a port for each. QEMU serves the socket of a slot to one
+/// client at a time, and the guest has the client's device while it is connected.
+fn usb_redirection(args: &mut Args, sockets: &[PathBuf]) {
+    let count = sockets.len();
+    args.json("-device", &json!({ "driver": "qemu-xhci", "id": "usbredir", "p2": count, "p3": count }));
+    for (port, path) in (1..).zip(sockets) {
+        let id = format!("usbredir{port}");
+        args.option("-chardev", format!("socket,id={id},path={},server=on,wait=off", escaped(path)));
+        // Without a port, QEMU keeps the last one for a hub of USB 1.1.
+        let slot =
+            json!({ "driver": "usb-redir", "bus": "usbredir.0", "port": port.to_string(), "chardev": id });
+        args.json("-device", &slot);
     }
 }
 
@@ -153,5 +173,36 @@ mod tests {
             );
             assert_eq!(args.into_line().join(" "), expected);
         }
+    }
+
+    #[test]
+    fn each_slot_for_usb_devices_has_a_port_and_a_socket() {
+        let request = DeviceRequest { field: "spec.x".to_owned(), device: ExtraDevice::UsbRedirection };
+        let launch = Launch {
+            extra_devices: vec![request],
+            usb_redirection_sockets: vec!["/vmi/a,b.sock".into(), "/vmi/c.sock".into()],
+            ..sample::kernel_boot()
+        };
+        let mut args = Args::default();
+        super::devices(&mut args, &launch, None, None);
+        let slot = |port: &str| {
+            let chardev = format!("usbredir{port}");
+            json!({"driver": "usb-redir", "bus": "usbredir.0", "port": port, "chardev": chardev}).to_string()
+        };
+        let controller = json!({"driver": "qemu-xhci", "id": "usbredir", "p2": 2, "p3": 2}).to_string();
+        let (first, second) = (slot("1"), slot("2"));
+        let expected = [
+            "-device",
+            &controller,
+            "-chardev",
+            "socket,id=usbredir1,path=/vmi/a,,b.sock,server=on,wait=off",
+            "-device",
+            &first,
+            "-chardev",
+            "socket,id=usbredir2,path=/vmi/c.sock,server=on,wait=off",
+            "-device",
+            &second,
+        ];
+        assert_eq!(args.into_line(), expected);
     }
 }

@@ -134,6 +134,7 @@ mod tests {
         for (device, slots) in [
             (ExtraDevice::Watchdog(WatchdogAction::Reset), 1),
             (ExtraDevice::UsbTablet, 1),
+            (ExtraDevice::UsbRedirection, 1),
             (ExtraDevice::Sound(SoundModel::Ich9), 1),
             (ExtraDevice::Panic(PanicModel::Isa), 0),
             (ExtraDevice::Hpet, 0),
