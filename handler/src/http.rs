@@ -9,6 +9,7 @@ mod log;
 mod monitoring;
 mod portforward;
 mod relay;
+mod usbredir;
 mod vnc;
 
 use std::io;
@@ -31,6 +32,7 @@ use error::ApiError;
 #[cfg(any(test, fuzzing))]
 pub(crate) use agent::fuzz;
 pub use monitoring::monitoring_router;
+pub(crate) use usbredir::UsbSlots;
 
 pub use vireo_client::metrics::METRICS;
 
@@ -61,6 +63,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
+    let usbredir = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/usbredir";
     let port = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/portforward/{port}";
     let vmi = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}";
     let lifecycle = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{command}";
@@ -71,6 +74,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(console, get(console::attach))
         .route(vnc, get(vnc::attach))
         .route(&format!("{vnc}/screenshot"), get(vnc::screenshot))
+        .route(usbredir, get(usbredir::attach))
         .route(port, get(portforward::tcp))
         .route(&format!("{port}/{{protocol}}"), get(portforward::either))
         .route(&format!("{vmi}/guestosinfo"), get(agent::info))

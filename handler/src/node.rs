@@ -12,6 +12,7 @@ use vireo_client::Kind;
 use vireo_client::events::{EventRecorder, Reason, Regarding};
 
 use crate::cluster::Projector;
+use crate::http::UsbSlots;
 use crate::jobs::Jobs;
 use crate::launcher::cgroup::{Cgroups, IoMax};
 use crate::launcher::cpus::{self, TooFewCpus};
@@ -43,6 +44,8 @@ pub struct Node {
     pub images: Images,
     /// The pools for blocking operations.
     pub jobs: Jobs,
+    /// The slots for USB devices of clients that are in use.
+    pub(crate) usb_slots: UsbSlots,
     published: Mutex<Published>,
     wires: Mutex<BTreeSet<IpAddr>>,
     /// Held while a VM gets its user.
@@ -179,6 +182,7 @@ impl Node {
             state,
             cgroups,
             metrics: Metrics::default(),
+            usb_slots: UsbSlots::default(),
             published: Mutex::default(),
             wires: Mutex::default(),
             users: Mutex::default(),

@@ -41,6 +41,10 @@ impl ApiError {
         Self { code: StatusCode::METHOD_NOT_ALLOWED, reason: "MethodNotAllowed", message: message.into() }
     }
 
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::SERVICE_UNAVAILABLE, reason: "ServiceUnavailable", message: message.into() }
+    }
+
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self { code: StatusCode::INTERNAL_SERVER_ERROR, reason: "InternalError", message: message.into() }
     }

@@ -1,4 +1,4 @@
-//! The connections of clients to guests: consoles, displays and forwarded ports.
+//! The connections of clients to guests: consoles, displays, forwarded ports and redirected USB devices.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::manifests::Key;
 
 const LAST: Metric = gauge(
     "kubevirt_vmi_last_api_connection_timestamp_seconds",
-    "When a client connected the last time to the console, the display or a port of a VMI, in seconds since 1970.",
+    "When a client connected the last time to the console, the display, a port or a USB slot of a VMI, in seconds since 1970.",
 );
 
 /// What a client is connected to.
@@ -20,6 +20,7 @@ pub(crate) enum Endpoint {
     Console,
     Vnc,
     PortForward,
+    UsbRedirection,
 }
 
 impl Endpoint {
@@ -29,6 +30,9 @@ impl Endpoint {
                 gauge("kubevirt_console_active_connections", "Open connections to a VMI's console.")
             }
             Self::Vnc => gauge("kubevirt_vnc_active_connections", "Open connections to a VMI's display."),
+            Self::UsbRedirection => {
+                gauge("kubevirt_usbredir_active_connections", "Redirected USB devices of a VMI.")
+            }
             Self::PortForward => {
                 gauge("kubevirt_portforward_active_tunnels", "Open connections to forwarded ports of a VMI.")
             }

@@ -50,10 +50,9 @@ const READ_SUBRESOURCES: [&str; 6] = [
     "virtualmachines/objectgraph",
 ];
 /// What is read by those who have what lets one into a guest, and is refused with a reason.
-const UNSERVED_READS: [&str; 4] = [
+const UNSERVED_READS: [&str; 3] = [
     "virtualmachineinstances/sev/fetchcertchain",
     "virtualmachineinstances/sev/querylaunchmeasurement",
-    "virtualmachineinstances/usbredir",
     "virtualmachineinstances/vsock",
 ];
 /// Requests that are refused with a reason, as far as KubeVirt lets those who edit send them.
@@ -65,9 +64,10 @@ const UNSERVED_UPDATES: [&str; 5] = [
     "virtualmachines/migrate",
 ];
 /// What lets one into a guest.
-const CONNECT_SUBRESOURCES: [&str; 5] = [
+const CONNECT_SUBRESOURCES: [&str; 6] = [
     "virtualmachineinstances/console",
     "virtualmachineinstances/portforward",
+    "virtualmachineinstances/usbredir",
     "virtualmachineinstances/vnc",
     "virtualmachineinstances/vnc/screenshot",
     "virtualmachines/portforward",

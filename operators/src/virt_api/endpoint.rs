@@ -8,8 +8,8 @@ use super::{ApiError, GROUP, VERSIONS};
 
 /// A port of the guest.
 const PORT_FORWARD: &str = "portforward";
-/// What a VMI's console and displays are called.
-const DISPLAYS: [&str; 3] = ["console", "vnc", "vnc/screenshot"];
+/// What a VMI's console, displays and slots for USB devices are called.
+const STREAMS: [&str; 4] = ["console", "usbredir", "vnc", "vnc/screenshot"];
 /// What the agent in the guest knows.
 pub(super) const AGENT: [&str; 3] = ["filesystemlist", "guestosinfo", "userlist"];
 /// What is done to a running guest, by `PUT`.
@@ -137,7 +137,7 @@ pub struct VolumeEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEndpoint {
     pub(super) key: ObjectKey,
-    /// `console`, `vnc`, `vnc/screenshot`, `portforward/PORT[/PROTOCOL]`, or one of [`AGENT`] or [`CONTROLS`].
+    /// `console`, `usbredir`, `vnc`, `vnc/screenshot`, `portforward/PORT[/PROTOCOL]`, or one of [`AGENT`] or [`CONTROLS`].
     pub(super) subresource: String,
     /// Whether the VMI is named by its VM.
     pub(super) of_vm: bool,
@@ -156,7 +156,8 @@ impl Endpoint {
     pub fn is_connection(&self) -> bool {
         match self {
             Self::Node(NodeEndpoint { subresource, .. }) => {
-                matches!(subresource.as_str(), "console" | "vnc") || subresource.starts_with(PORT_FORWARD)
+                matches!(subresource.as_str(), "console" | "usbredir" | "vnc")
+                    || subresource.starts_with(PORT_FORWARD)
             }
             Self::Document(_)
             | Self::Lifecycle(..)
@@ -221,7 +222,7 @@ fn node(key: ObjectKey, of_vm: bool, subresource: &[&str]) -> Option<Endpoint> {
     };
     let subresource = subresource.join("/");
     let is_of_vmi =
-        || [&DISPLAYS[..], &AGENT, &CONTROLS].iter().any(|names| names.contains(&subresource.as_str()));
+        || [&STREAMS[..], &AGENT, &CONTROLS].iter().any(|names| names.contains(&subresource.as_str()));
     (is_port || !of_vm && is_of_vmi()).then_some(Endpoint::Node(NodeEndpoint {
         key,
         subresource: subresource.clone(),
@@ -314,7 +315,7 @@ mod tests {
         ("namespaces/a/virtualmachineinstances/b/console", "node"),
         ("namespaces/a/virtualmachineinstances/b/vnc", "node"),
         ("namespaces/a/virtualmachineinstances/b/vnc/screenshot", "node"),
-        ("namespaces/a/virtualmachineinstances/b/usbredir", "-"),
+        ("namespaces/a/virtualmachineinstances/b/usbredir", "node"),
         ("namespaces/a/virtualmachineinstances/b/vsock", "-"),
         ("namespaces/a/virtualmachineinstances/b/portforward/22", "node"),
         ("namespaces/a/virtualmachineinstances/b/portforward/22/udp", "node"),
