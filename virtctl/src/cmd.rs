@@ -17,9 +17,16 @@ mod splice;
 pub(crate) mod ssh;
 mod target;
 pub(crate) mod unserved;
+pub(crate) mod usbredir;
 pub(crate) mod version;
 pub(crate) mod vnc;
 pub(crate) mod volume;
+
+/// The program of a name in the directories of `PATH`.
+fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
+}
 
 /// The body of a request that changes something.
 fn options(dry_run: bool) -> serde_json::Value {

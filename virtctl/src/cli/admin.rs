@@ -90,12 +90,16 @@ pub(crate) enum MemoryDumpCommand {
     },
 }
 
+/// The device is of this host: as lsusb names it, 0951:1666 or 002-003.
 #[derive(Debug, Args)]
 pub(crate) struct Usbredir {
-    /// USB device of this host: VENDOR:PRODUCT or BUS-DEVICE
-    pub(crate) device: String,
-    /// Name of the virtual machine instance
-    pub(crate) vmi: String,
+    /// The USB device, by VENDOR:PRODUCT or BUS-DEVICE, and the name of the virtual machine instance; with --no-launch only
+    /// that
+    #[arg(required = true, num_args = 1..=2, value_names = ["DEVICE", "VMI"])]
+    pub(crate) target: Vec<String>,
+    /// Do not start usbredirect: print the address for a usbredir client, and serve one
+    #[arg(long)]
+    pub(crate) no_launch: bool,
 }
 
 #[derive(Debug, Args)]

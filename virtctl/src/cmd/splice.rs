@@ -17,12 +17,21 @@ const CHUNK: usize = 16 << 10;
 /// closed only its half, and waits for an answer, cannot be known.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// The side that ended a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The local one.
+    Here,
+    /// The guest, or what is between.
+    Guest,
+}
+
 /// Copies both ways until the guest ends, or this side does and the guest has sent its rest.
 pub(super) async fn splice(
     mut from_here: impl AsyncRead + Unpin,
     mut to_here: impl AsyncWrite + Unpin,
     guest: WebSocketStream<Connection>,
-) {
+) -> Ended {
     let (mut to_guest, mut from_guest) = guest.split();
     let spoke = Notify::new();
     let down = async {
@@ -30,27 +39,29 @@ pub(super) async fn splice(
             match message {
                 Message::Binary(bytes) => {
                     if to_here.write_all(&bytes).await.is_err() || to_here.flush().await.is_err() {
-                        return;
+                        return Ended::Here;
                     }
                     spoke.notify_one();
                 }
-                Message::Close(_) => return,
+                Message::Close(_) => return Ended::Guest,
                 _ => {}
             }
         }
+        Ended::Guest
     };
     let up = async {
         let mut chunk = vec![0; CHUNK];
         while let Ok(count @ 1..) = from_here.read(&mut chunk).await {
             let bytes = chunk.get(..count).unwrap_or_default().to_vec();
             if to_guest.send(Message::binary(bytes)).await.is_err() {
-                return;
+                return Ended::Guest;
             }
         }
         while timeout(LINGER, spoke.notified()).await.is_ok() {}
+        Ended::Here
     };
     tokio::select! {
-        () = down => {}
-        () = up => {}
+        ended = down => ended,
+        ended = up => ended,
     }
 }

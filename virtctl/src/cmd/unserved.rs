@@ -3,13 +3,11 @@
 use serde_json::json;
 
 use super::Failure;
-use crate::cli::{Guestfs, MemoryDump, MemoryDumpCommand, Server, Usbredir, VmExport};
+use crate::cli::{Guestfs, MemoryDump, MemoryDumpCommand, Server, VmExport};
 use crate::client::{Client, ClientError};
 
 #[derive(Debug, thiserror::Error)]
 enum UnservedError {
-    #[error("can't access VMI {0}")]
-    Usbredir(String, #[source] ClientError),
     #[error("error dumping vm memory")]
     Dump(#[source] ClientError),
     #[error("error removing memory dump association")]
@@ -24,14 +22,6 @@ enum UnservedError {
     Guestfs(String, #[source] ClientError),
     #[error("this virtctl does not {0}: use that of KubeVirt")]
     Client(&'static str),
-}
-
-/// Asks for the stream of a USB device.
-pub(crate) async fn usbredir(server: &Server, args: &Usbredir) -> Result<(), Failure> {
-    let client = Client::new(server).await?;
-    let answer = client.get_bytes(&client.subresource(&args.vmi, "usbredir"), "*/*").await;
-    answer.map_err(|error| UnservedError::Usbredir(args.vmi.clone(), error))?;
-    Err(UnservedError::Client("redirect USB devices").into())
 }
 
 /// Asks for the image of libguestfs' tools.

@@ -45,7 +45,7 @@ impl Handler {
         String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned()
     }
 
-    /// Accepts a stream of the instance `prod/web`: `console` or `vnc`.
+    /// Accepts a stream of the instance `prod/web`: `console`, `vnc` or `usbredir`.
     pub(crate) async fn websocket(&self, kind: &str) -> WebSocketStream<UnixStream> {
         #[expect(clippy::result_large_err, reason = "the signature is tungstenite's")]
         let check = |request: &Request, mut response: Response| -> Result<Response, ErrorResponse> {

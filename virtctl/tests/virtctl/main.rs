@@ -7,5 +7,6 @@ mod handler;
 mod objects;
 mod port_forward;
 mod server;
+mod usbredir;
 mod vnc;
 mod volumes;

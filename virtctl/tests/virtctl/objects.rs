@@ -256,10 +256,6 @@ async fn what_a_vm_depends_on_is_printed() {
 async fn what_a_server_lacks_is_reported_with_its_reason() {
     let why = "is not available: for a reason";
     for (line, request) in [
-        (
-            "usbredir 1-2 web",
-            "GET /apis/subresources.kubevirt.io/v1/namespaces/prod/virtualmachineinstances/web/usbredir",
-        ),
         ("guestfs data --kvm", "GET /apis/subresources.kubevirt.io/v1/guestfs"),
         (
             "memory-dump get web --claim-name=c",

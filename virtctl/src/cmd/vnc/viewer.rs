@@ -1,10 +1,10 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
 use super::VncError;
+use crate::cmd::find_program;
 
 /// How a viewer gets the address.
 type Argument = fn(SocketAddr) -> String;
@@ -50,7 +50,7 @@ impl Viewer {
 
 /// Starts the first viewer that is installed.
 pub(super) fn start(address: SocketAddr) -> Result<Viewer, VncError> {
-    let found = VIEWERS.iter().find_map(|(name, argument)| Some((find(name)?, argument)));
+    let found = VIEWERS.iter().find_map(|(name, argument)| Some((find_program(name)?, argument)));
     let names = || VIEWERS.map(|(name, _)| name).join(", ");
     let (program, argument) = found.ok_or_else(|| VncError::NoViewer(names()))?;
     let started =
@@ -60,11 +60,6 @@ pub(super) fn start(address: SocketAddr) -> Result<Viewer, VncError> {
         Ok(child) => Ok(Viewer { program, child }),
         Err(source) => Err(VncError::Start { program, source }),
     }
-}
-
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
 }
 
 #[cfg(test)]
