@@ -63,6 +63,7 @@ mod scenarios {
     mod systemd;
     mod tpm;
     mod upload;
+    mod usbredir;
     mod vanishing;
     mod vnc;
     pub(crate) mod volume_kinds;

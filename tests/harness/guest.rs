@@ -41,6 +41,7 @@ const MODULES: &[&str] = &[
     "ne2k_pci",
     "pcnet32",
     "8139cp",
+    "xhci_pci",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.

@@ -70,6 +70,7 @@ pub mod relay;
 pub mod scenario;
 pub mod systemd;
 pub mod terminal;
+pub mod usb_device;
 mod vmlinux;
 pub mod vnc;
 mod wire;

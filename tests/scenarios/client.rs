@@ -154,6 +154,11 @@ impl<'h> Client<'h> {
         self.program(&self.host.input("virtctl")).args(line.split(' ')).run()
     }
 
+    /// The same, while it runs.
+    pub(crate) fn start_virtctl(&self, line: &str) -> Result<Process<'h>, HostError> {
+        self.program(&self.host.input("virtctl")).args(line.split(' ')).spawn()
+    }
+
     /// The UID of an instance.
     pub(crate) fn uid(&self, name: &str) -> Result<String, HostError> {
         Ok(self.json(&format!("get vmi {name}"))?["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
