@@ -107,7 +107,7 @@ fn nics_on_qemu() -> Result<(), HostError> {
     nics(&host, "qemu")
 }
 
-/// What a NIC's DHCP client is told beside the address, and how the client of busybox names it.
+/// What the DHCP client of a NIC receives beside the address, and how that of busybox names it.
 const DHCP_OPTIONS: &str = "dhcpOptions: {bootFileName: boot/vireo.efi, tftpServerName: 192.0.2.66, ntpServers: [192.0.2.123, 192.0.2.124], \
     privateOptions: [{option: 224, value: first}, {option: 254, value: last}]}";
 const AS_RECEIVED: &str = "bootfile=boot/vireo.efi\nntpsrv=192.0.2.123 192.0.2.124\nopt224=6669727374\nopt254=6c617374\nsiaddr=192.0.2.66\ntftp=192.0.2.66";
@@ -147,7 +147,7 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     assert_eq!(guest.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", SOON)?.trim(), "2");
     assert_eq!(guest.run("ls /sys/block/vda/mq | wc -l", SOON)?.trim(), "2");
     guest.run(WRITE, SOON)?;
-    is_told_its_options(&mut guest)?;
+    receives_its_options(&mut guest)?;
     guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
     assert_eq!(nic(&standalone, "one")?, ("up".into(), 2.into()));
     standalone.virtctl("pause vmi one")?.ok();
@@ -190,7 +190,7 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
 }
 
 /// A DHCP client runs a program with what the server has sent.
-fn is_told_its_options(guest: &mut Guest<'_>) -> Result<(), HostError> {
+fn receives_its_options(guest: &mut Guest<'_>) -> Result<(), HostError> {
     let script = "printf '#!/bin/sh\\n[ $1 != bound ] || env >/tmp/bound\\n' >/tmp/script; chmod +x /tmp/script; ip link set eth0 up";
     guest.run(script, SOON)?;
     guest.run("udhcpc -i eth0 -n -q -f -s /tmp/script -O bootfile -O tftp -O ntpsrv", SOON)?;
