@@ -163,6 +163,12 @@ impl Host {
         format!("{}/{name}", self.places.input)
     }
 
+    /// Whether it is another machine, with an emulated CPU, and not the test host itself.
+    pub fn is_nested(&self) -> bool {
+        // The test host has what is given to it where it is.
+        !Path::new(&self.places.input).starts_with(self.scratch.path())
+    }
+
     /// A path for a file of the scenario's own, gone with the host: `/tmp/name`.
     pub fn work(&self, name: &str) -> String {
         format!("{}/{name}", self.places.work)

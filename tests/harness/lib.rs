@@ -56,6 +56,7 @@ mod initrd;
 pub mod installed;
 pub mod io_load;
 pub mod kernel;
+pub mod kubectl;
 pub mod memory;
 pub mod metrics;
 pub mod net_load;

@@ -1,11 +1,13 @@
 //! Clients of a `vireo` or a cluster: Debian's `kubectl` and our `virtctl`.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::cluster::Cluster;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
+use vireo_tests::kubectl::Kubectl;
 use vireo_tests::{Host, HostError, Invocation, Output, Process, Status};
 
 use crate::scenarios::probes::condition;
@@ -20,6 +22,8 @@ pub(crate) struct Client<'h> {
     /// Its state directory, as the host has it.
     state: String,
     place: Place<'h>,
+    /// Where the host is nested and has a server.
+    outside: Mutex<Option<Kubectl>>,
 }
 
 /// Where the server is reached.
@@ -37,23 +41,28 @@ enum Place<'h> {
 impl<'h> Client<'h> {
     /// Of the `vireo` of a host.
     pub(crate) fn of(host: &'h Host) -> Self {
-        Self { host, state: host.work("state"), place: Place::Host }
+        Self { host, state: host.work("state"), place: Place::Host, outside: Mutex::default() }
     }
 
     /// Of one in the network of a process.
     pub(crate) fn beside(host: &'h Host, state: String, process: &str) -> Self {
-        Self { host, state, place: Place::Beside(process.to_owned()) }
+        Self { host, state, place: Place::Beside(process.to_owned()), outside: Mutex::default() }
     }
 
     /// Of a cluster.
     pub(crate) fn within(cluster: &'h Cluster) -> Self {
         let host = cluster.host();
-        Self { host, state: host.work("state"), place: Place::Cluster(cluster) }
+        Self { host, state: host.work("state"), place: Place::Cluster(cluster), outside: Mutex::default() }
     }
 
     /// Of a cluster that somebody else made, by a kubeconfig of its administrator.
     pub(crate) fn elsewhere(host: &'h Host, kubeconfig: String) -> Self {
-        Self { host, state: host.work("state"), place: Place::Elsewhere(kubeconfig) }
+        Self {
+            host,
+            state: host.work("state"),
+            place: Place::Elsewhere(kubeconfig),
+            outside: Mutex::default(),
+        }
     }
 
     /// One of our programs or the host's, where the server is reached.
@@ -76,6 +85,9 @@ impl<'h> Client<'h> {
 
     /// Runs `kubectl`, with something to read if it is given.
     pub(crate) fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
+        if let Some(output) = self.kubectl_outside(line, input)? {
+            return Ok(output);
+        }
         let line = format!("PATH=$PATH:{} kubectl {line}", self.host.input(""));
         let command = self.program("/bin/bash").args(["-e", "-o", "pipefail", "-c", &line]);
         let mut kubectl = command.env("HOME", &self.state).spawn()?;
@@ -84,6 +96,29 @@ impl<'h> Client<'h> {
         }
         kubectl.close_stdin()?;
         kubectl.wait(BOOT)
+    }
+
+    /// The same outside of a nested host, unless it names files of the host.
+    fn kubectl_outside(&self, line: &str, input: Option<&str>) -> Result<Option<Output>, HostError> {
+        let its_files = [self.host.input(""), self.host.work("")];
+        if !matches!(self.place, Place::Host)
+            || !self.host.is_nested()
+            || its_files.iter().any(|directory| line.contains(directory.as_str()))
+        {
+            return Ok(None);
+        }
+        let mut outside = self.outside.lock().unwrap_or_else(PoisonError::into_inner);
+        let kubectl = match outside.take() {
+            Some(kubectl) => kubectl,
+            None => {
+                let kubeconfig = self.host.shell(&format!("cat {}", self.kubeconfig())).run()?.ok();
+                Kubectl::outside(self.host, &kubeconfig).map_err(HostError::Start)?
+            }
+        };
+        let output = kubectl.run(line, input, BOOT).map_err(HostError::Start)?;
+        // Another start of the server may have another port.
+        *outside = (output.status == Status::Code(0)).then_some(kubectl);
+        Ok(Some(output))
     }
 
     /// Waits until a VM or an instance, such as `vmi/one`, is ready. A failure shows what it waits for.
