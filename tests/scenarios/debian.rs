@@ -13,7 +13,7 @@ use crate::scenarios::node::{Node, host_with_programs};
 use crate::scenarios::probes::condition;
 
 /// systemd and cloud-init take minutes on an emulated CPU.
-pub(crate) const BOOT: Duration = Duration::from_secs(420);
+pub(crate) const BOOT: Duration = Duration::from_secs(600);
 pub(crate) const UUID: &str = "5d307ca9-b3ef-428c-8861-06e72d69f223";
 pub(crate) const MAC: &str = "52:54:00:4d:7a:01";
 
