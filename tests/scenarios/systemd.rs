@@ -183,7 +183,8 @@ fn a_guest_does_not(
     on_the_way_down(disk)?;
     let counted = written(host, disk)?;
     let seconds = counted.get(..3).and_then(|digits| digits.parse::<u64>().ok());
-    let enough = SHORT.as_secs() - 3..=SHORT.as_secs();
+    // The emulated CPU may be slow to hear the button, and to count.
+    let enough = SHORT.as_secs() / 2..=SHORT.as_secs();
     assert!(seconds.is_some_and(|seconds| enough.contains(&seconds)), "it had {counted:?}");
     Ok(uid)
 }
