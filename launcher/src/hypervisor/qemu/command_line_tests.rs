@@ -7,7 +7,7 @@ use super::*;
 use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
     BlockSize, CacheMode, Cpu, CpuFeature, DeviceRequest, DiskBus, DiskDevice, DiskSource, DiskTuning,
-    ErrorPolicy, ExtraDevice, HugePage, IoMode, IoThreads, NicModel, PciSlot, PlatformFeature,
+    ErrorPolicy, ExtraDevice, HostDevice, HugePage, IoMode, IoThreads, NicModel, PciSlot, PlatformFeature,
     WatchdogAction,
 };
 
@@ -526,6 +526,27 @@ fn the_launchers_image_has_the_rom_of_every_nic_that_may_boot() {
     roms.push(NicModel::Igb.as_str());
     roms.sort_unstable();
     assert_eq!(roms, NicModel::NAMES);
+}
+
+/// Debian has the host's USB devices and those of clients in files of their own.
+#[test]
+fn the_launchers_image_has_the_files_of_usb_devices() {
+    const SCRIPT: &str = include_str!("../../../../hack/release-images");
+    let (_, files) = SCRIPT.split_once("/qemu/hw-usb-{").unwrap();
+    let (files, _) = files.split_once("}.so").unwrap();
+    let host = ExtraDevice::Host(HostDevice::Usb("3:4".parse().unwrap()));
+    let extra_devices = [host, ExtraDevice::UsbRedirection]
+        .map(|device| DeviceRequest { field: "spec.x".to_owned(), device });
+    let launch = Launch {
+        extra_devices: extra_devices.into(),
+        usb_redirection_sockets: vec!["/vmi/a.sock".into()],
+        ..sample::kernel_boot()
+    };
+    let devices = values(&line(&launch, false), "-device").join(" ");
+    for (driver, file) in [("usb-host", "host"), ("usb-redir", "redirect")] {
+        assert!(devices.contains(driver), "{devices}");
+        assert!(files.split(',').any(|given| given == file), "{files}");
+    }
 }
 
 #[test]
