@@ -46,6 +46,9 @@ pub enum HostError {
     /// QEMU is missing, or files around it.
     #[error("cannot start the nested host (Debian package qemu-system-x86)")]
     Start(#[source] io::Error),
+    /// The test host's `kubectl` cannot ask its server.
+    #[error("cannot run kubectl for the nested host")]
+    Kubectl(#[source] io::Error),
     /// It crashed, or was killed at its deadline.
     #[error("the nested host is gone: {0}")]
     Gone(&'static str),

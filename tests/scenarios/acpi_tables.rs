@@ -19,7 +19,7 @@ fn nested_a_guest_has_the_tables_of_a_secret_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "ACPI tables under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| has_the_tables(host, monitor.hypervisor()),
     );
 }

@@ -22,14 +22,12 @@ pub(crate) struct Client<'h> {
     /// Its state directory, as the host has it.
     state: String,
     place: Place<'h>,
-    /// Where the host is nested and has a server.
-    outside: Mutex<Option<Kubectl>>,
 }
 
 /// Where the server is reached.
 enum Place<'h> {
-    /// On the host.
-    Host,
+    /// On the host. Where that is nested, what asked it last from outside.
+    Host(Mutex<Option<Kubectl>>),
     /// In the network of a process.
     Beside(String),
     /// On the node of a cluster.
@@ -41,34 +39,29 @@ enum Place<'h> {
 impl<'h> Client<'h> {
     /// Of the `vireo` of a host.
     pub(crate) fn of(host: &'h Host) -> Self {
-        Self { host, state: host.work("state"), place: Place::Host, outside: Mutex::default() }
+        Self { host, state: host.work("state"), place: Place::Host(Mutex::default()) }
     }
 
     /// Of one in the network of a process.
     pub(crate) fn beside(host: &'h Host, state: String, process: &str) -> Self {
-        Self { host, state, place: Place::Beside(process.to_owned()), outside: Mutex::default() }
+        Self { host, state, place: Place::Beside(process.to_owned()) }
     }
 
     /// Of a cluster.
     pub(crate) fn within(cluster: &'h Cluster) -> Self {
         let host = cluster.host();
-        Self { host, state: host.work("state"), place: Place::Cluster(cluster), outside: Mutex::default() }
+        Self { host, state: host.work("state"), place: Place::Cluster(cluster) }
     }
 
     /// Of a cluster that somebody else made, by a kubeconfig of its administrator.
     pub(crate) fn elsewhere(host: &'h Host, kubeconfig: String) -> Self {
-        Self {
-            host,
-            state: host.work("state"),
-            place: Place::Elsewhere(kubeconfig),
-            outside: Mutex::default(),
-        }
+        Self { host, state: host.work("state"), place: Place::Elsewhere(kubeconfig) }
     }
 
     /// One of our programs or the host's, where the server is reached.
     fn program(&self, name: &str) -> Invocation<'h> {
         let command = match &self.place {
-            Place::Host | Place::Elsewhere(_) => self.host.command(name),
+            Place::Host(_) | Place::Elsewhere(_) => self.host.command(name),
             Place::Beside(process) => self.host.command("nsenter").args(["-t", process, "--net", "--", name]),
             // It says itself which kubeconfig there is.
             Place::Cluster(cluster) => cluster.command(name),
@@ -79,16 +72,19 @@ impl<'h> Client<'h> {
     pub(crate) fn kubeconfig(&self) -> String {
         match &self.place {
             Place::Elsewhere(kubeconfig) => kubeconfig.clone(),
-            Place::Host | Place::Beside(_) | Place::Cluster(_) => self.file("api/kubeconfig"),
+            Place::Host(_) | Place::Beside(_) | Place::Cluster(_) => self.file("api/kubeconfig"),
         }
     }
 
     /// Runs `kubectl`, with something to read if it is given.
     pub(crate) fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
-        if let Some(output) = self.kubectl_outside(line, input)? {
-            return Ok(output);
+        if let Place::Host(outside) = &self.place
+            && self.host.is_nested()
+        {
+            let mut outside = outside.lock().unwrap_or_else(PoisonError::into_inner);
+            return self.kubectl_outside(&mut outside, line, input);
         }
-        let line = format!("PATH=$PATH:{} kubectl {line}", self.host.input(""));
+        let line = format!("kubectl {line}");
         let command = self.program("/bin/bash").args(["-e", "-o", "pipefail", "-c", &line]);
         let mut kubectl = command.env("HOME", &self.state).spawn()?;
         if let Some(input) = input {
@@ -98,27 +94,21 @@ impl<'h> Client<'h> {
         kubectl.wait(BOOT)
     }
 
-    /// The same outside of a nested host, unless it names files of the host.
-    fn kubectl_outside(&self, line: &str, input: Option<&str>) -> Result<Option<Output>, HostError> {
-        let its_files = [self.host.input(""), self.host.work("")];
-        if !matches!(self.place, Place::Host)
-            || !self.host.is_nested()
-            || its_files.iter().any(|directory| line.contains(directory.as_str()))
-        {
-            return Ok(None);
-        }
-        let mut outside = self.outside.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The same on the test host, for the server of a nested one. Its files have no names there.
+    fn kubectl_outside(
+        &self,
+        outside: &mut Option<Kubectl>,
+        line: &str,
+        input: Option<&str>,
+    ) -> Result<Output, HostError> {
         let kubectl = match outside.take() {
             Some(kubectl) => kubectl,
-            None => {
-                let kubeconfig = self.host.shell(&format!("cat {}", self.kubeconfig())).run()?.ok();
-                Kubectl::outside(self.host, &kubeconfig).map_err(HostError::Start)?
-            }
+            None => Kubectl::outside(self.host, &self.shell(&format!("cat {}", self.kubeconfig()))?)?,
         };
-        let output = kubectl.run(line, input, BOOT).map_err(HostError::Start)?;
+        let output = kubectl.run(line, input, BOOT)?;
         // Another start of the server may have another port.
         *outside = (output.status == Status::Code(0)).then_some(kubectl);
-        Ok(Some(output))
+        Ok(output)
     }
 
     /// Waits until a VM or an instance, such as `vmi/one`, is ready. A failure shows what it waits for.

@@ -29,7 +29,7 @@ fn nested_vcpus_have_cpus_for_themselves_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "dedicated CPUs under vireo",
-        || Ok(host_with_vireo(scratch.path())?.cpus(2).file("/usr/bin/kubectl")),
+        || Ok(host_with_vireo(scratch.path())?.cpus(2)),
         |host, monitor| pinned(host, monitor.hypervisor()),
     );
 }

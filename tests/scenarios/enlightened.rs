@@ -42,7 +42,7 @@ fn nested_guests_on_qemu_have_enlightenments_and_choose_what_kvm_shows() {
             let vsock = Path::new(env!("CARGO_BIN_EXE_vsock"));
             let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
             let host = host_for_a_node_with(scratch.path(), &[vsock])?;
-            Ok(host.file(vireo).file("/usr/bin/kubectl").file(vsock))
+            Ok(host.file(vireo).file(vsock))
         },
         |host, _| are_shown(host),
     );

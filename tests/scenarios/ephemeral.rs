@@ -26,7 +26,7 @@ fn nested_guests_share_a_claim_and_keep_nothing_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "ephemeral volumes under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").deadline(HOST)),
+        || Ok(host_with_vireo(scratch.path())?.deadline(HOST)),
         |host, monitor| share_a_claim(host, monitor.hypervisor()),
     );
 }

@@ -609,7 +609,7 @@ fn host_with_everything() -> Result<HostBuilder, HostError> {
 #[test]
 fn nested_a_debian_starts_with_every_volume_and_device_on_native() {
     let host = || {
-        let host = host_with_everything()?.memory_mib(4096).file("/usr/bin/kubectl").file(VIRTIOFSD);
+        let host = host_with_everything()?.memory_mib(4096).file(VIRTIOFSD);
         Ok(host.file(env!("CARGO_BIN_EXE_vsock")))
     };
     scenario::run("a Debian that has everything", host, |host, monitor| {

@@ -40,7 +40,7 @@ fn nested_a_guest_shares_file_systems_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "virtio-fs under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").file(VIRTIOFSD)),
+        || Ok(host_with_vireo(scratch.path())?.file(VIRTIOFSD)),
         |host, monitor| {
             install_virtiofsd(host)?;
             are_shared(host, monitor.hypervisor())

@@ -80,7 +80,7 @@ fn nested_a_guest_that_fills_the_disk_on_native_is_paused() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "a guest that fills the disk",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| is_paused_until_there_is_room(host, monitor.hypervisor()),
     );
 }

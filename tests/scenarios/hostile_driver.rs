@@ -27,7 +27,7 @@ fn host(scratch: &Path, seconds: u64) -> Result<HostBuilder, HostError> {
     let hostile = kernel::hostile(scratch).map_err(HostError::Start)?;
     let layout = scratch.join("hostile-oci");
     oci::write_layout(&layout, &[("boot/vmlinuz", hostile.as_path())]).map_err(HostError::Start)?;
-    let builder = host_with_vireo(scratch)?.file("/usr/bin/kubectl").tree(&layout, "hostile-oci")?;
+    let builder = host_with_vireo(scratch)?.tree(&layout, "hostile-oci")?;
     Ok(builder.memory_mib(2560).deadline(Duration::from_secs(2 * seconds + 400)))
 }
 

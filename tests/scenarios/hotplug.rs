@@ -70,7 +70,7 @@ fn nested_volumes_are_plugged_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "hotplug under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| come_and_go(host, monitor.hypervisor()),
     );
 }

@@ -21,7 +21,7 @@ fn nested_memory_is_dumped_to_a_claim_by_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "memory dumps under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| is_dumped(host, monitor.hypervisor()),
     );
 }

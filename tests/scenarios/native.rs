@@ -21,7 +21,7 @@ fn nested_a_vm_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "a VirtualMachine under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| a_vm(host, monitor.hypervisor()),
     );
 }
@@ -92,7 +92,7 @@ fn nested_nics_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "queues and links of NICs",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl").deadline(HOST)),
+        || Ok(host_with_vireo(scratch.path())?.deadline(HOST)),
         |host, monitor| {
             host.shell("modprobe vhost_net").run()?.ok();
             nics(host, monitor.hypervisor())

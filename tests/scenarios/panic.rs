@@ -12,7 +12,7 @@ fn nested_a_panic_ends_a_guest_that_reports_it() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "pvpanic under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| match monitor {
             Monitor::Vmm => panics(host, "auto", "native"),
             Monitor::Qemu => panics(host, "qemu", "qemu"),

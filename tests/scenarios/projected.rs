@@ -80,7 +80,7 @@ fn nested_objects_are_files_of_disks_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "disks with files of objects under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| objects_are_files(host, monitor.hypervisor()),
     );
 }

@@ -19,7 +19,7 @@ fn nested_guests_write_to_one_disk_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "a shareable disk under vireo",
-        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
+        || host_with_vireo(scratch.path()),
         |host, monitor| {
             let hypervisor = monitor.hypervisor();
             // The host's own file system has no direct I/O, which such a disk needs.

@@ -24,7 +24,7 @@ fn nested_guests_and_host_talk_by_vsock() {
         let program = Path::new(env!("CARGO_BIN_EXE_vsock"));
         let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
         let host = host_for_a_node_with(scratch.path(), &[program])?;
-        Ok(host.file(vireo).file("/usr/bin/kubectl").file(program))
+        Ok(host.file(vireo).file(program))
     };
     scenario::run("VSOCK under vireo", host, |host, monitor| match monitor {
         Monitor::Vmm => talk(host, "auto", "native"),

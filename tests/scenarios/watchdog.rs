@@ -23,7 +23,7 @@ fn nested_a_watchdog_acts_where_a_guest_hangs() {
         "watchdogs under vireo",
         // Only that kernel has the driver.
         || {
-            let host = host_with_vireo_and_the_full_kernel(scratch.path())?.file("/usr/bin/kubectl");
+            let host = host_with_vireo_and_the_full_kernel(scratch.path())?;
             Ok(host.deadline(HOST))
         },
         |host, monitor| match monitor {
