@@ -40,7 +40,7 @@ pub struct Facts<'a> {
     pub hypervisor: HypervisorChoice,
     /// What guests read about their system, where it is not as usual.
     pub smbios: &'a SMBiosConfiguration,
-    /// Whether guests give no free pages back.
+    /// Whether no guest gives free pages back.
     pub keep_free_pages: bool,
 }
 
@@ -85,7 +85,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .unwrap_or_default(),
         hotplug_volumes: u32::try_from(vm.disks_with_hotpluggable_volumes().count()).unwrap_or(u32::MAX),
         memory_balloon: vm.has_balloon(),
-        keep_free_pages: facts.keep_free_pages,
+        keep_free_pages: facts.keep_free_pages || vm.keeps_free_pages(),
         console_socket: text(&view.join(CONSOLE_SOCKET)),
         vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
         usb_redirection_sockets: usb_redirection_sockets(vm, &view),

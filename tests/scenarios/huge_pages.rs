@@ -71,6 +71,9 @@ fn a_guest_is_in_huge_pages_on_qemu_here() -> Result<(), HostError> {
     let mut guest = standalone.console("huge")?;
     guest.ready()?;
     assert_eq!(free(), all - GUEST);
+    // Nor does it give any back while it runs: another guest might take them, and this one end where it needs them again.
+    let reporting = "cut -c 6 /sys/bus/virtio/drivers/virtio_balloon/virtio*/features";
+    assert_eq!(guest.run(reporting, SOON)?.trim(), "0", "VIRTIO_BALLOON_F_REPORTING");
     // Memory that the guest was started with, after its own reset as well.
     guest.run("dd if=/dev/zero of=/tmp/filled bs=1M count=64 2>/dev/null && sync", SOON)?;
     standalone.virtctl("reset huge")?.ok();

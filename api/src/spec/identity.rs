@@ -13,6 +13,9 @@ pub const HYPERVISOR_CONDITION: &str = "vireo.io/hypervisor";
 /// What our own monitor is called in [`HYPERVISOR_ANNOTATION`] and [`HYPERVISOR_CONDITION`].
 pub const NATIVE: &str = "native";
 
+/// The annotation by which a guest's memory balloon gives no free pages back: `true`.
+const KEEP_FREE_PAGES_ANNOTATION: &str = "kubevirt.io/free-page-reporting-disabled";
+
 /// Annotations of KubeVirt that change a VM and that nothing here acts on.
 const REFUSED_ANNOTATIONS: [(&str, &str); 2] =
     [("hooks.kubevirt.io/hookSidecars", "a hook sidecar"), ("kubevirt.io/ignitiondata", "Ignition data")];
@@ -114,6 +117,11 @@ pub(super) fn hypervisor(meta: &v1::ObjectMeta, found: &mut Findings) -> Hypervi
             HypervisorChoice::Auto
         }
     }
+}
+
+/// Whether the guest keeps its free pages by request.
+pub(super) fn keeps_free_pages(meta: &v1::ObjectMeta) -> bool {
+    meta.annotations.get(KEEP_FREE_PAGES_ANNOTATION).is_some_and(|value| value == "true")
 }
 
 /// The guest's host name: as given, or the VM's name up to its first dot and a label's length.

@@ -37,6 +37,7 @@ pub struct Vm {
     persistent_tpm: bool,
     display: Display,
     balloon: bool,
+    keeps_free_pages: bool,
     lifecycle: Lifecycle,
     liveness: Option<Probe>,
     readiness: Option<Probe>,
@@ -224,6 +225,13 @@ impl Vm {
         self.balloon
     }
 
+    /// Whether its balloon leaves the guest its free pages, in place of giving them to the host: by the annotation, and where
+    /// memory is in huge pages or CPUs are dedicated, as in KubeVirt. Of huge pages, the host might have none when the guest
+    /// needs its own again, which would end it.
+    pub fn keeps_free_pages(&self) -> bool {
+        self.keeps_free_pages || self.memory.huge_page().is_some() || self.cpu_placement.is_some()
+    }
+
     /// How it starts and ends.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
@@ -362,6 +370,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         persistent_tpm: devices.tpm.as_ref().is_some_and(v1::TpmDevice::is_persistent),
         display,
         balloon,
+        keeps_free_pages: super::identity::keeps_free_pages(&vmi.metadata),
         lifecycle,
         liveness,
         readiness,

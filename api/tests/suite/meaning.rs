@@ -27,8 +27,23 @@ fn a_small_manifest_has_kubevirts_defaults() {
     assert_eq!(vm.lifecycle().grace_period(), Duration::from_secs(30));
     assert_eq!(vm.lifecycle().reboot(), RebootPolicy::Reboot);
     assert!(vm.serial_console() && vm.video().is_none() && vm.tablets() == 0 && !vm.rng());
-    assert!(vm.has_balloon());
+    assert!(vm.has_balloon() && !vm.keeps_free_pages());
     assert_eq!((vm.extra_devices(), vm.notices()), ([].as_slice(), [].as_slice()));
+}
+
+#[test]
+fn guests_with_pages_or_cpus_of_their_own_keep_free_pages() {
+    for (value, expected) in [("true", true), ("false", false), ("", false)] {
+        let annotations = json!({"kubevirt.io/free-page-reporting-disabled": value});
+        let vm = changed(json!({"metadata": {"annotations": annotations}})).check().unwrap();
+        assert_eq!(vm.keeps_free_pages(), expected, "{value}");
+    }
+    for domain in [
+        json!({"cpu": {"dedicatedCpuPlacement": true}}),
+        json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}),
+    ] {
+        assert!(with_domain(domain.clone()).unwrap().keeps_free_pages(), "{domain}");
+    }
 }
 
 #[test]
