@@ -42,7 +42,11 @@ const NEEDED: [(CapabilitySet, &str, &str); 14] = [
         "SYS_PTRACE",
         "`/proc/PID/root` and `/proc/PID/ns/net` of launchers, which are another user's: disks of claims and images are opened there",
     ),
-    (CapabilitySet::SYS_RESOURCE, "SYS_RESOURCE", "more locked memory for launchers with host devices"),
+    (
+        CapabilitySet::SYS_RESOURCE,
+        "SYS_RESOURCE",
+        "more locked memory for launchers with host devices, and real time for vCPUs",
+    ),
 ];
 
 /// Gives up all others, before the process has further threads.

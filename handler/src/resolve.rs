@@ -9,7 +9,7 @@ use vireo_api::spec::{
 };
 use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, USB_REDIRECTION_SOCKETS, VNC_SOCKET, launcher as wire};
-use vireo_vmconfig::{DiskSource, ExtraDevice, HugePage, KernelFiles, Smbios};
+use vireo_vmconfig::{CpuPlacement, DiskSource, ExtraDevice, HostNode, HugePage, KernelFiles, Smbios};
 
 use crate::network::TAP;
 use crate::network::bridge::{Bridge, Bridged, PodInterface, Route};
@@ -24,6 +24,8 @@ pub struct Facts<'a> {
     pub dir: &'a VmiDir,
     /// The CPUs of the host that it has for itself, where the node agent gives them.
     pub cpus: &'a [u32],
+    /// The NUMA nodes of the host.
+    pub numa: &'a [HostNode],
     /// Its disks and kernel.
     pub prepared: &'a Prepared,
     /// The MTU behind masquerade.
@@ -53,10 +55,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         fields: Some(vireo_api::spec::field_paths().into()),
         hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
         cpu: Some(vm.cpu().into()),
-        cpu_placement: vm.cpu_placement().map(|placement| wire::CpuPlacement {
-            cpus: facts.cpus.to_vec(),
-            isolate_emulator_thread: placement.isolate_emulator_thread,
-        }),
+        cpu_placement: vm.cpu_placement().map(|placement| cpu_placement(placement, facts).into()),
         clock_offset_seconds: vm.clock().offset(facts.now),
         io_threads: vm.io_threads().map(Into::into),
         memory_bytes: vm.memory().guest().get(),
@@ -95,6 +94,15 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         reboot_policy: wire::RebootPolicy::from(vm.lifecycle().reboot()).into(),
         start_paused: vm.lifecycle().start_paused(),
         termination_grace_seconds: Some(vm.lifecycle().grace_period().as_secs()),
+    }
+}
+
+/// The CPUs of a VM on this node, and its NUMA nodes.
+fn cpu_placement(wanted: &CpuPlacement, facts: &Facts<'_>) -> CpuPlacement {
+    CpuPlacement {
+        cpus: facts.cpus.to_vec(),
+        numa: wanted.numa.as_ref().map(|_| facts.numa.to_vec()),
+        ..wanted.clone()
     }
 }
 

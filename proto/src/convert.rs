@@ -6,6 +6,7 @@
 mod boot;
 mod choices;
 mod cpu;
+mod cpu_placement;
 mod disk;
 mod extra;
 mod fields;
@@ -15,6 +16,7 @@ mod smbios;
 
 pub use boot::boot_source;
 pub use cpu::cpu;
+pub use cpu_placement::cpu_placement;
 pub use disk::{disk, pci_slot};
 pub use extra::{UnknownDevice, extra_device};
 pub use io_threads::io_threads;

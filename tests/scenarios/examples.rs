@@ -126,11 +126,15 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
     &[("standalone/files", Login), ("standalone/credentials", Login)],
     &[("standalone/ephemeral", Login)],
     &[("standalone/instancetype", Login), ("vmi-nocloud", Login)],
-    &[("vmi-kernel-boot", Login)],
+    &[
+        ("vmi-kernel-boot", Login),
+        ("vmi-numa", ReadyOr("huge pages")),
+        ("vmi-realtime", ReadyOr("didn't match Pod's node affinity")),
+    ],
 ];
 
 /// What is promised otherwise in a cluster: of one node, without KVM, huge pages, Multus and CDI.
-const IN_CLUSTER: [(&str, Promise); 10] = [
+const IN_CLUSTER: [(&str, Promise); 12] = [
     // Rules in CEL are Kubernetes 1.25's.
     ("standalone/crd", StoredOr("x-kubernetes-validations")),
     ("vmi-hugepages", Says("Insufficient hugepages-2Mi")),
@@ -138,6 +142,8 @@ const IN_CLUSTER: [(&str, Promise); 10] = [
     ("host-disk", Refused("HostDisk feature gate")),
     ("vmi-vsock", Says("Insufficient devices.kubevirt.io/vhost-vsock")),
     ("vmi-dedicated-cpus", Says("didn't match")),
+    ("vmi-numa", Says("didn't match")),
+    ("vmi-realtime", Says("didn't match")),
     // The kubelet says it, of the Pod: no component may read the ConfigMaps of all.
     ("standalone/vmi-missing-configmap", Says("Scheduling")),
     ("cluster/vmi-bridge", Ready),

@@ -10,6 +10,10 @@ pub struct FieldPaths {
     pub cpu_model: String,
     /// CPUs of the VM's own.
     pub dedicated_cpus: String,
+    /// NUMA nodes as the host's.
+    pub numa: String,
+    /// Scheduling in real time.
+    pub realtime: String,
     /// The CPU features.
     pub cpu_features: String,
     /// What the VM starts from, whichever it is.

@@ -33,9 +33,6 @@ pub(super) fn read(
         }
         found.notice_if(max > sockets, &at.at("maxSockets"), "vCPUs cannot be hotplugged yet");
     }
-    let numa = cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
-    found.refuse_if(numa, &at.at("numa").at("guestMappingPassthrough"), "a guest NUMA topology");
-    found.refuse_if(cpu.realtime.is_some(), &at.at("realtime"), "real-time scheduling");
     let model = model(&cpu.model, &at.at("model"), found);
     let features = features(&cpu.features, needs_vmx, &at.at("features"), found);
     Some(Cpu::new(topology?, model, features))
@@ -43,13 +40,16 @@ pub(super) fn read(
 
 /// CPUs of the host that the VM has for itself. `vcpus` is the number of its vCPUs, where that is valid.
 pub(super) fn placement(
-    cpu: Option<&v1::Cpu>,
+    domain: &v1::DomainSpec,
     vcpus: Option<u32>,
     resources: &Resources,
     found: &mut Findings,
 ) -> Option<CpuPlacement> {
-    let cpu = cpu?;
+    let cpu = domain.cpu.as_deref()?;
     let isolate_emulator_thread = cpu.isolate_emulator_thread == Some(true);
+    let has_huge_pages = domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some());
+    let numa = numa(cpu, has_huge_pages, found);
+    let realtime = realtime(cpu, vcpus.unwrap_or(0), found);
     if cpu.dedicated_cpu_placement != Some(true) {
         if isolate_emulator_thread {
             let at = Field::new("spec.domain.cpu.isolateEmulatorThread");
@@ -69,7 +69,67 @@ pub(super) fn placement(
             found.invalid_value(&field, format!("{}m", given.get()), detail);
         }
     }
-    Some(CpuPlacement { cpus: Vec::new(), isolate_emulator_thread })
+    Some(CpuPlacement { cpus: Vec::new(), isolate_emulator_thread, numa: numa.then(Vec::new), realtime })
+}
+
+/// Whether the guest has the NUMA nodes of its CPUs, which the host knows.
+fn numa(cpu: &v1::Cpu, has_huge_pages: bool, found: &mut Findings) -> bool {
+    let wanted = has_numa(cpu);
+    let at = Field::new("spec.domain.cpu.numa.guestMappingPassthrough");
+    if wanted && cpu.dedicated_cpu_placement != Some(true) {
+        found.invalid(&at, "is only for dedicatedCpuPlacement: set that, too");
+    }
+    if wanted && !has_huge_pages {
+        found.invalid(&at, "is only for memory in huge pages: set spec.domain.memory.hugepages, too");
+    }
+    wanted
+}
+
+fn has_numa(cpu: &v1::Cpu) -> bool {
+    cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some())
+}
+
+/// The vCPUs that are scheduled in real time, where any may be.
+fn realtime(cpu: &v1::Cpu, vcpus: u32, found: &mut Findings) -> Option<Vec<u32>> {
+    let realtime = cpu.realtime.as_ref()?;
+    let at = Field::new("spec.domain.cpu");
+    if cpu.dedicated_cpu_placement != Some(true) {
+        found.required_value(&at.at("dedicatedCpuPlacement"), "must be true for realtime");
+    }
+    if !has_numa(cpu) {
+        found.required_value(&at.at("numa").at("guestMappingPassthrough"), "must be set for realtime");
+    }
+    let mask = realtime.mask.as_str();
+    masked(mask, vcpus).or_else(|| {
+        let detail = "must be a list of vCPUs, such as 0-3,^1: numbers, ranges, and after '^' a number that is left out";
+        found.invalid_value(&at.at("realtime").at("mask"), mask, detail);
+        None
+    })
+}
+
+/// Those of so many vCPUs that a mask has, as KubeVirt reads it: all by an empty one, and none that it leaves out, wherever.
+/// `None`: it is no mask.
+fn masked(mask: &str, vcpus: u32) -> Option<Vec<u32>> {
+    if mask.is_empty() {
+        return Some((0..vcpus).collect());
+    }
+    let number = |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse::<u32>().ok()).flatten()
+    };
+    let (mut ranges, mut left_out) = (Vec::new(), Vec::new());
+    for part in mask.split(',').map(str::trim) {
+        match (part.strip_prefix('^'), part.split_once('-')) {
+            (Some(one), _) => left_out.push(number(one)?),
+            (None, Some((first, last))) => {
+                let (first, last) = (number(first)?, number(last)?);
+                (first <= last).then(|| ranges.push(first..=last))?;
+            }
+            (None, None) => ranges.push(number(part).map(|one| one..=one)?),
+        }
+    }
+    let is_in = |vcpu: &u32| ranges.iter().any(|range| range.contains(vcpu)) && !left_out.contains(vcpu);
+    Some((0..vcpus).filter(is_in).collect())
 }
 
 /// Whether a text is a CPU model that `spec.domain.cpu.model` can have.
@@ -129,4 +189,34 @@ fn features(
         read.extend(CpuFeature::new(VMX, true));
     }
     read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_is_read_as_in_kubevirt() {
+        for (mask, expected) in [
+            ("", Some(vec![0, 1, 2, 3])),
+            ("0-3,^1", Some(vec![0, 2, 3])),
+            ("^1, 0-3", Some(vec![0, 2, 3])),
+            ("2", Some(vec![2])),
+            ("1-1,3", Some(vec![1, 3])),
+            ("0-99", Some(vec![0, 1, 2, 3])),
+            ("7", Some(vec![])),
+            ("^0", Some(vec![])),
+            ("3-0", None),
+            ("0-", None),
+            ("-1", None),
+            ("^", None),
+            ("^0-1", None),
+            ("0,", None),
+            ("+1", None),
+            ("all", None),
+            ("4294967296", None),
+        ] {
+            assert_eq!(masked(mask, 4), expected, "{mask}");
+        }
+    }
 }

@@ -51,6 +51,8 @@ pub fn field_paths() -> FieldPaths {
         huge_pages: domain("memory.hugepages.pageSize"),
         cpu_model: domain("cpu.model"),
         dedicated_cpus: domain("cpu.dedicatedCpuPlacement"),
+        numa: domain("cpu.numa.guestMappingPassthrough"),
+        realtime: domain("cpu.realtime"),
         cpu_features: domain("cpu.features"),
         firmware: domain("firmware"),
         bootloader: domain("firmware.bootloader"),
@@ -80,6 +82,8 @@ mod tests {
             huge_pages,
             cpu_model,
             dedicated_cpus,
+            numa,
+            realtime,
             cpu_features,
             firmware,
             bootloader,
@@ -92,7 +96,7 @@ mod tests {
             video,
             io_threads,
         } = field_paths();
-        let cpu = [cpu_model, dedicated_cpus, cpu_features];
+        let cpu = [cpu_model, dedicated_cpus, numa, realtime, cpu_features];
         let boot = [firmware, bootloader, bios, efi, secure_boot, kernel_boot];
         let rest = [memory, huge_pages, devices, disks, video, io_threads];
         let paths = cpu.into_iter().chain(boot).chain(rest);

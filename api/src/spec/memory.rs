@@ -152,6 +152,16 @@ pub fn memory_hotplug_problems(spec: &v1::VirtualMachineInstanceSpec) -> Vec<Pro
             );
         }
     }
+    if let Some(cpu) = spec.domain.cpu.as_deref() {
+        let numa = cpu.numa.as_ref().and_then(|numa| numa.guest_mapping_passthrough.as_ref());
+        for (is_set, which) in
+            [(cpu.realtime.is_some(), "realtime VMs"), (numa.is_some(), "guest mapping passthrough")]
+        {
+            if is_set {
+                found.invalid(&field, format!("Memory hotplug is not compatible with {which}"));
+            }
+        }
+    }
     if Bytes::try_from(max).is_ok_and(|max| !is_aligned(max)) {
         found.invalid(&max_field, format!("MaxGuest must be {block_name} aligned"));
     }

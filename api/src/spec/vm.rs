@@ -306,7 +306,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let resources = super::memory::resources(&domain.resources, found);
     let cpu = super::cpu::read(domain.cpu.as_deref(), super::hyperv::has_evmcs(domain), &resources, found);
     let vcpus = cpu.as_ref().map(Cpu::count);
-    let cpu_placement = super::cpu::placement(domain.cpu.as_deref(), vcpus, &resources, found);
+    let cpu_placement = super::cpu::placement(domain, vcpus, &resources, found);
     let memory = super::memory::read(domain.memory.as_deref(), &domain.resources, &resources, found);
     let firmware = super::firmware::read(spec, uid, found);
     let chassis = super::chassis::read(domain, found);

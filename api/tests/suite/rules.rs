@@ -165,12 +165,43 @@ fn memory_and_vcpus() {
                 Invalid,
             ),
             (
-                json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}}),
+                json!({"cpu": {"dedicatedCpuPlacement": true, "numa": {"guestMappingPassthrough": {}}}}),
                 "cpu.numa.guestMappingPassthrough",
-                NotSupported,
+                Invalid,
             ),
-            (json!({"cpu": {"realtime": {}}}), "cpu.realtime", NotSupported),
+            (
+                json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}, "memory": {"hugepages": {"pageSize": "2Mi"}}}),
+                "cpu.numa.guestMappingPassthrough",
+                Invalid,
+            ),
+            (
+                json!({"cpu": {"dedicatedCpuPlacement": true, "realtime": {}}}),
+                "cpu.numa.guestMappingPassthrough",
+                Required,
+            ),
+            (
+                json!({"cpu": {"dedicatedCpuPlacement": true, "numa": {"guestMappingPassthrough": {}}, "realtime": {"mask": "^"}},
+                    "memory": {"hugepages": {"pageSize": "2Mi"}}}),
+                "cpu.realtime.mask",
+                Invalid,
+            ),
         ],
+    );
+}
+
+#[test]
+fn real_time_needs_cpus_and_memory_of_its_own() {
+    let fields = |cpu: Value| {
+        let report = with_domain(json!({ "cpu": cpu })).unwrap_err();
+        let problems = report.problems().iter().map(|problem| (problem.field().to_string(), problem.cause()));
+        problems.collect::<Vec<_>>()
+    };
+    let [dedicated, nodes] = ["dedicatedCpuPlacement", "numa.guestMappingPassthrough"]
+        .map(|field| format!("spec.domain.cpu.{field}"));
+    assert_eq!(fields(json!({"realtime": {}})), [(dedicated.clone(), Required), (nodes.clone(), Required)]);
+    assert_eq!(
+        fields(json!({"realtime": {}, "numa": {"guestMappingPassthrough": {}}})),
+        [(nodes.clone(), Invalid), (nodes, Invalid), (dedicated, Required)]
     );
 }
 

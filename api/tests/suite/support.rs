@@ -116,6 +116,8 @@ fn contexts() -> Vec<(&'static str, Value)> {
             "networks": [{"name": "default", (source[0].as_str().unwrap()): source[1]}]})
     };
     let kernel = json!({"image": "example.com/linux:1", "kernelPath": "/boot/vmlinuz"});
+    let in_huge_pages =
+        json!({"cpu": {"dedicatedCpuPlacement": true}, "memory": {"hugepages": {"pageSize": "2Mi"}}});
     let mut contexts = vec![
         ("domain.devices.disks[]", disk()),
         ("domain.devices.disks[].blockSize", disks(json!({"disk": {"bus": "virtio"}}))),
@@ -167,7 +169,9 @@ fn contexts() -> Vec<(&'static str, Value)> {
         ("domain.ioThreads", domain(json!({"ioThreadsPolicy": "supplementalPool"}))),
         ("domain.cpu.features[]", domain(json!({"cpu": {"features": [{"name": "aes"}]}}))),
         ("domain.cpu.isolateEmulatorThread", domain(json!({"cpu": {"dedicatedCpuPlacement": true}}))),
-        ("domain.cpu.realtime", domain(json!({"cpu": {"dedicatedCpuPlacement": true}}))),
+        ("domain.cpu.numa", domain(in_huge_pages.clone())),
+        ("domain.cpu.realtime", domain(in_huge_pages)),
+        ("domain.cpu.realtime", domain(json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}}))),
         (
             "domain.features.hyperv.vendorid",
             domain(json!({"features": {"hyperv": {"vendorid": {"vendorid": "v"}}}})),

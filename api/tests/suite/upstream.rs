@@ -163,4 +163,14 @@ fn memory_is_plugged_into_virtual_machines_in_whole_blocks() {
     ] {
         assert_eq!(problems(memory.clone()), expected, "{memory}");
     }
+    let spec: VirtualMachineInstanceSpec = serde_json::from_value(json!({"domain": {
+        "cpu": {"numa": {"guestMappingPassthrough": {}}, "realtime": {}},
+        "memory": {"guest": "1Gi", "maxGuest": "4Gi"}}}))
+    .unwrap();
+    let reported = memory_hotplug_problems(&spec).into_iter().map(|problem| problem.to_string());
+    assert_eq!(
+        reported.collect::<Vec<_>>(),
+        ["realtime VMs", "guest mapping passthrough"]
+            .map(|which| format!("{guest}Memory hotplug is not compatible with {which}"))
+    );
 }

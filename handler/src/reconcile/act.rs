@@ -397,6 +397,10 @@ impl VmiReconciler {
             permitted.map_err(sync_error("FailedLaunch"))?;
         }
         request.extra_devices.extend(self.host_devices(&vm).await?.iter().map(Into::into));
+        // After the limits of locked memory that less than real time needs.
+        if vm.cpu_placement().is_some_and(|placement| placement.realtime.is_some()) {
+            launcher::realtime::permit(self.link()?.pid()).map_err(sync_error("FailedLaunch"))?;
+        }
         let host_disks = HostDisks::of(&vm, &prepared.disks, &self.node.settings.allowed);
         self.pass_files(&record, request.clone(), host_disks).await?;
         match interrupt.or(self.link()?.launch(request)).await {

@@ -13,6 +13,7 @@ use super::record::{MANIFEST_ANNOTATION, Record, now};
 use super::status::{self, ConditionType, Facts, Phase};
 use super::volumes::Places;
 use crate::launcher::link::chain;
+use crate::launcher::numa;
 use crate::manifests::Origin;
 use crate::network::{Uplink, first_of_each_family};
 use crate::resolve;
@@ -115,9 +116,12 @@ impl VmiReconciler {
     ) -> vireo_proto::launcher::LaunchRequest {
         // Those of Pods are the kubelet's to give.
         let cpus: Vec<u32> = read_json(&record.dir.cpus()).ok().flatten().unwrap_or_default();
+        let has_nodes = vm.cpu_placement().is_some_and(|placement| placement.numa.is_some());
+        let numa = if has_nodes { numa::of_this_node(vm.memory().huge_page()) } else { Vec::new() };
         let facts = resolve::Facts {
             dir: &record.dir,
             cpus: &cpus,
+            numa: &numa,
             prepared,
             mtu: uplink.mtu,
             has_ipv6: uplink.has_ipv6(),

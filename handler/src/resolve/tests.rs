@@ -17,6 +17,11 @@ fn raw(path: &str) -> DiskSource {
     DiskSource::Raw(path.into())
 }
 
+/// One NUMA node with the VM's CPUs.
+fn numa() -> Vec<HostNode> {
+    vec![HostNode { cpus: vec![4, 5], ..HostNode::default() }]
+}
+
 fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
     resolve_with(vm, prepared, hypervisor, &SMBiosConfiguration::default())
 }
@@ -36,6 +41,7 @@ fn resolve_with(
         &Facts {
             dir: &dir,
             cpus: &[4, 5],
+            numa: &numa(),
             prepared,
             mtu: 1400,
             has_ipv6,
@@ -86,17 +92,27 @@ fn what_is_tuned_is_in_the_request() {
 #[test]
 fn only_a_vm_that_requests_them_has_cpus_of_its_own() {
     let of = |cpu: &str| {
-        let vm = vm("", &format!("{{domain: {{memory: {{guest: 256Mi}}, cpu: {cpu}, devices: {{}}}}}}"));
+        let memory = "{guest: 256Mi, hugepages: {pageSize: 2Mi}}";
+        let vm = vm("", &format!("{{domain: {{memory: {memory}, cpu: {cpu}, devices: {{}}}}}}"));
         (vm.dedicated_cpus(), resolve(&vm, &Prepared::default(), HypervisorChoice::Auto).cpu_placement)
     };
     assert_eq!(of("{cores: 2}"), (0, None));
-    let placement =
-        |isolate_emulator_thread| Some(wire::CpuPlacement { cpus: vec![4, 5], isolate_emulator_thread });
+    let placement = |isolate_emulator_thread| {
+        let placement = CpuPlacement { cpus: vec![4, 5], isolate_emulator_thread, ..CpuPlacement::default() };
+        Some(wire::CpuPlacement::from(placement))
+    };
     assert_eq!(of("{cores: 2, dedicatedCpuPlacement: true}"), (2, placement(false)));
     assert_eq!(
         of("{cores: 2, dedicatedCpuPlacement: true, isolateEmulatorThread: true}"),
         (3, placement(true))
     );
+    let nodes = "numa: {guestMappingPassthrough: {}}";
+    let placement = of(&format!("{{cores: 2, dedicatedCpuPlacement: true, {nodes}}}")).1.unwrap();
+    let expected = CpuPlacement { cpus: vec![4, 5], numa: Some(numa()), ..CpuPlacement::default() };
+    assert_eq!(placement, expected.into());
+    let realtime = "realtime: {mask: '0-1,^0'}";
+    let placement = of(&format!("{{cores: 2, dedicatedCpuPlacement: true, {nodes}, {realtime}}}")).1.unwrap();
+    assert_eq!(placement.realtime, Some(wire::Realtime { vcpus: vec![1] }));
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod extra;
 pub(crate) mod fuzzing;
 mod hotplug;
 mod io_thread;
+mod numa;
 mod pci;
 mod platform;
 mod process;
@@ -88,6 +89,7 @@ impl Qemu {
             agent: inherited_fds.agent_fd(),
             metrics: inherited_fds.metrics_fd(),
             tpm: inherited_fds.tpm_fd(),
+            numa: host.pinning.as_ref().and_then(|pinning| pinning.numa()),
             vsock: inherited_fds.vsock_fd().zip(host.vsock.as_ref().map(|vsock| vsock.cid)),
         };
         let arguments = command_line::arguments(launch, &resources);
@@ -102,9 +104,12 @@ impl Qemu {
         let guest = event_loop::start(process, Beside { tpm, filesystems }, agent, (launch, growing)).await?;
         if let Some((pinning, pid)) = pinned {
             // Without its owner, the guest ends.
-            let field = &launch.fields.dedicated_cpus;
-            let failed = |error| fault_at(Code::HostResource, field, format!("{field}: {error}"));
-            pinning.pin_qemu(pid).map_err(failed)?;
+            for (field, done) in [
+                (&launch.fields.dedicated_cpus, pinning.pin_qemu(pid)),
+                (&launch.fields.realtime, pinning.schedule_qemu(pid)),
+            ] {
+                done.map_err(|error| fault_at(Code::HostResource, field, format!("{field}: {error}")))?;
+            }
         }
         Ok(guest)
     }

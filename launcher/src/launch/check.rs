@@ -5,8 +5,7 @@ use ipnet::Ipv4Net;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
 use vireo_vmconfig::{
-    AcpiTable, CpuPlacement, DeviceRequest, DiskBus, DiskSource, HugePage, MAX_QUEUE_PAIRS, NicModel,
-    RebootPolicy, Video,
+    AcpiTable, DeviceRequest, DiskBus, DiskSource, HugePage, MAX_QUEUE_PAIRS, NicModel, RebootPolicy, Video,
 };
 
 use super::types::*;
@@ -76,6 +75,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
         let reboot = choice::<wire::RebootPolicy, RebootPolicy>(p, "reboot_policy", request.reboot_policy);
         let io_threads = convert::io_threads(p, request.io_threads);
+        let cpu_placement = request.cpu_placement.map(|placement| convert::cpu_placement(p, placement));
         let grace = request.termination_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
         match (request.vmi, cpu, boot) {
             (Some(vmi), Some(cpu), Some(boot)) if p.is_empty() => Ok(Self {
@@ -83,10 +83,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 hypervisor,
                 fields: request.fields.unwrap_or_default().into(),
                 cpu,
-                cpu_placement: request.cpu_placement.map(|placement| CpuPlacement {
-                    cpus: placement.cpus,
-                    isolate_emulator_thread: placement.isolate_emulator_thread,
-                }),
+                cpu_placement,
                 memory_bytes: request.memory_bytes,
                 huge_page,
                 tpm_state,

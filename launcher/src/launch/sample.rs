@@ -13,6 +13,8 @@ pub(crate) fn fields() -> FieldPaths {
         huge_pages: "hugepages".into(),
         cpu_model: "cpu.model".into(),
         dedicated_cpus: "dedicatedCpuPlacement".into(),
+        numa: "numa".into(),
+        realtime: "realtime".into(),
         cpu_features: "cpu.features".into(),
         firmware: "firmware".into(),
         bootloader: "bootloader".into(),

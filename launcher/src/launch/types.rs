@@ -83,6 +83,13 @@ pub struct Launch {
     pub termination_grace: Duration,
 }
 
+impl Launch {
+    /// Whether vCPUs may be scheduled in real time.
+    pub fn is_realtime(&self) -> bool {
+        self.cpu_placement.as_ref().is_some_and(|placement| placement.realtime.is_some())
+    }
+}
+
 /// Who shall run the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HypervisorChoice {

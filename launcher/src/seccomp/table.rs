@@ -108,6 +108,7 @@ pub(super) const ALLOWED: &[Line] = &[
     // Threads and time.
     when(S::sched_setaffinity, &[ITSELF], Monitor, "threads of a VM that has CPUs for itself, when they start"),
     allow(S::sched_setaffinity, Driver, "threads of QEMU whose VM has CPUs for itself"),
+    when(S::sched_setscheduler, &[REAL_TIME], Driver, "vCPUs of QEMU that are scheduled in real time"),
     allow(S::sched_getscheduler, Monitor, "transmit queues: whether their thread is scheduled as usual"),
     when(S::sched_setscheduler, &[ITSELF, USUAL], Monitor, "transmit queues that take frames one by one"),
     when(S::sched_setscheduler, &[ITSELF, BATCH], Monitor, "transmit queues that take many frames at once"),
@@ -201,6 +202,7 @@ const BLOCK: u8 = 0x12;
 /// The thread that calls.
 const ITSELF: Condition = exactly(0, 0);
 const USUAL: Condition = exactly(1, libc::SCHED_OTHER as u32);
+const REAL_TIME: Condition = exactly(1, libc::SCHED_FIFO as u32);
 const BATCH: Condition = exactly(1, libc::SCHED_BATCH as u32);
 
 const fn allow(call: Sysno, threads: Threads, reason: &'static str) -> Line {

@@ -234,7 +234,7 @@ async fn the_state_of_a_tpm_is_kept() {
 /// QEMU's threads are found and moved when the filter holds already.
 #[tokio::test]
 async fn a_vcpu_has_a_cpu_for_itself() {
-    let placement = CpuPlacement { cpus: Vec::new(), isolate_emulator_thread: false };
+    let placement = CpuPlacement::default();
     let launcher = booted(|request| LaunchRequest { cpu_placement: Some(placement), ..request }).await;
     let threads = std::fs::read_dir(format!("/proc/{}/task", launcher.qemu())).unwrap();
     let vcpu = threads

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
 };
-use vireo_api::names::{CPU_FEATURE_LABELS, CPU_MANAGER_LABEL, CPU_MODEL_LABELS, SCHEDULABLE_LABEL};
+use vireo_api::names::{
+    CPU_FEATURE_LABELS, CPU_MANAGER_LABEL, CPU_MODEL_LABELS, REALTIME_LABEL, SCHEDULABLE_LABEL,
+};
 use vireo_api::v1::{Cpu, VirtualMachineInstance};
 
 use crate::config::{ARCHITECTURE, ClusterConfig};
@@ -34,6 +36,9 @@ pub(super) fn node_selector(
         selector.insert(CPU_MANAGER_LABEL.to_owned(), "true".to_owned());
     }
     let Some(cpu) = spec.domain.cpu.as_deref() else { return selector };
+    if cpu.realtime.is_some() {
+        selector.insert(REALTIME_LABEL.to_owned(), "true".to_owned());
+    }
     let model = Some(&cpu.model).filter(|model| !MODELS_OF_ANY_NODE.contains(&model.as_str()));
     let model = model.map(|model| format!("{CPU_MODEL_LABELS}{model}"));
     let features = features(cpu, |policy| REQUIRED.contains(&policy));
@@ -120,6 +125,15 @@ mod tests {
         }
         expected["cpu-model.node.kubevirt.io/Haswell-noTSX"] = json!("true");
         assert_eq!(selector(cpu(json!({"model": "Haswell-noTSX", "features": features}))), expected);
+    }
+
+    #[test]
+    fn real_time_needs_a_node_that_has_it() {
+        let selected = selector(cpu(json!({"dedicatedCpuPlacement": true, "realtime": {}})));
+        let labels = [CPU_MANAGER_LABEL, REALTIME_LABEL].map(|label| selected[label].as_str());
+        assert_eq!(labels, [Some("true"); 2]);
+        let usual = selector(cpu(json!({"dedicatedCpuPlacement": true})));
+        assert_eq!(usual.get(REALTIME_LABEL), None);
     }
 
     #[test]

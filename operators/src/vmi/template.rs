@@ -171,6 +171,9 @@ pub fn launcher_pod(
         if has_dedicated_cpus(vmi) {
             guarantee(&mut pod);
         }
+        if has_numa_nodes(vmi) {
+            let_bind_memory(&mut pod);
+        }
     }
     Ok(pod)
 }
@@ -206,6 +209,22 @@ fn guarantee(pod: &mut Pod) {
                 requests.insert(name.to_owned(), limit.clone());
             }
         }
+    }
+}
+
+/// Whether the guest has the NUMA nodes of its CPUs.
+fn has_numa_nodes(vmi: &VirtualMachineInstance) -> bool {
+    let numa = vmi.spec.domain.cpu.as_ref().and_then(|cpu| cpu.numa.as_ref());
+    numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some())
+}
+
+/// Has the container runtime's seccomp profile allow mbind(2), which it allows to containers with a capability. The launcher,
+/// which is not root, does not have it: it is in its bounding set alone.
+fn let_bind_memory(pod: &mut Pod) {
+    let containers = pod.spec.as_mut().map(|spec| &mut spec.containers);
+    for container in containers.into_iter().flatten().filter(|container| container.name == COMPUTE) {
+        let context = container.security_context.get_or_insert_default();
+        context.capabilities.get_or_insert_default().add = Some(vec!["SYS_NICE".to_owned()]);
     }
 }
 

@@ -11,6 +11,8 @@ macro_rules! convert {
                     huge_pages: fields.huge_pages,
                     cpu_model: fields.cpu_model,
                     dedicated_cpus: fields.dedicated_cpus,
+                    numa: fields.numa,
+                    realtime: fields.realtime,
                     cpu_features: fields.cpu_features,
                     firmware: fields.firmware,
                     bootloader: fields.bootloader,
@@ -53,6 +55,8 @@ mod tests {
             io_threads: "13".to_owned(),
             dedicated_cpus: "15".to_owned(),
             huge_pages: "14".to_owned(),
+            numa: "16".to_owned(),
+            realtime: "17".to_owned(),
         };
         assert_eq!(FieldPaths::from(wire::FieldPaths::from(expected.clone())), expected);
     }

@@ -6,11 +6,23 @@ use std::io;
 /// Has the calling thread take no CPU from a thread that runs when it is woken (`SCHED_BATCH`), or take it as usual
 /// (`SCHED_OTHER`). Where a CPU is idle, there is no difference.
 pub(crate) fn set_batch(batch: bool) -> io::Result<()> {
-    let policy = if batch { libc::SCHED_BATCH } else { libc::SCHED_OTHER };
-    let parameters = libc::sched_param { sched_priority: 0 };
+    set(0, if batch { libc::SCHED_BATCH } else { libc::SCHED_OTHER }, 0)
+}
+
+/// Has a thread, or the calling one for 0, run in real time (`SCHED_FIFO`) with the least priority: before all threads that do
+/// not, and until it waits.
+///
+/// # Errors
+/// When this process has no right to that.
+pub fn set_realtime(thread: i32) -> io::Result<()> {
+    set(thread, libc::SCHED_FIFO, 1)
+}
+
+fn set(thread: libc::pid_t, policy: c_int, priority: c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
     #[expect(unsafe_code, reason = "no safe wrapper of sched_setscheduler")]
     // SAFETY: sched_setscheduler reads one `sched_param`, which outlives the call.
-    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
     check(result)
 }
 

@@ -1,12 +1,14 @@
 use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
-use vireo_vmconfig::{BootSource, CpuModel, KernelFiles, PlatformFeature, RebootPolicy, Smbios, Video};
+use vireo_vmconfig::{
+    BootSource, CpuModel, GuestNuma, KernelFiles, PlatformFeature, RebootPolicy, Smbios, Video,
+};
 
 use super::args::Args;
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, extra, hotplug, platform, virtiofs};
+use super::{device, extra, hotplug, numa, platform, virtiofs};
 use crate::firmware::Firmware;
 use crate::launch::Launch;
 
@@ -47,6 +49,8 @@ pub(super) struct Resources<'a> {
     pub metrics: Option<i32>,
     /// Inherited socket of the TPM.
     pub tpm: Option<i32>,
+    /// The NUMA nodes of the guest.
+    pub numa: Option<&'a GuestNuma>,
     /// Inherited vhost-vsock, with its context ID.
     pub vsock: Option<(i32, u32)>,
 }
@@ -58,6 +62,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     let mut args = Args::default();
     machine_type(&mut args, launch, resources);
     cpu(&mut args, launch, resources.kvm);
+    memory(&mut args, launch, resources.numa);
     boot(&mut args, launch, resources);
     smbios(&mut args, &launch.smbios);
     for table in &resources.acpi_tables {
@@ -89,9 +94,6 @@ fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     let graphics = if firmware_on_serial { ",graphics=off" } else { "" };
     args.option("-machine", format!("q35,smm={smm},vmport=off{graphics}"));
     accelerator(args, resources);
-    args.option("-m", format!("{}B", launch.memory_bytes));
-    huge_pages(args, launch);
-    virtiofs::memory(args, launch);
     args.option("-rtc", platform::clock(launch, resources.now));
     if launch.reboot == RebootPolicy::Terminate {
         args.flag("-no-reboot");
@@ -101,15 +103,24 @@ fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     }
 }
 
-/// QEMU fails at its start where too few pages are free.
-fn huge_pages(args: &mut Args, launch: &Launch) {
-    let Some(page) = launch.huge_page else { return };
-    let memory = json!({
-        "qom-type": "memory-backend-memfd", "id": "ram", "size": launch.memory_bytes,
-        "hugetlb": true, "hugetlbsize": page.bytes(), "share": true,
-    });
-    args.json("-object", &memory);
-    args.option("-machine", "memory-backend=ram");
+/// QEMU fails at its start where too few huge pages are free.
+fn memory(args: &mut Args, launch: &Launch, numa: Option<&GuestNuma>) {
+    args.option("-m", format!("{}B", launch.memory_bytes));
+    if launch.is_realtime() {
+        numa::lock_memory(args);
+    }
+    match (launch.huge_page, numa) {
+        (Some(page), Some(numa)) => numa::nodes(args, numa, page),
+        (Some(page), None) => {
+            let memory = json!({
+                "qom-type": "memory-backend-memfd", "id": "ram", "size": launch.memory_bytes,
+                "hugetlb": true, "hugetlbsize": page.bytes(), "share": true,
+            });
+            args.json("-object", &memory);
+            args.option("-machine", "memory-backend=ram");
+        }
+        (None, _) => virtiofs::memory(args, launch),
+    }
 }
 
 fn accelerator(args: &mut Args, resources: &Resources<'_>) {
@@ -147,6 +158,10 @@ fn cpu(args: &mut Args, launch: &Launch, kvm: bool) {
         model.push_str(&format!(",{}={state}", feature.name()));
     }
     platform::cpu(&mut model, launch);
+    if launch.is_realtime() {
+        // Its interrupts would come when nobody expects them.
+        model.push_str(",pmu=off");
+    }
     args.option("-cpu", model);
     let topology = cpu.topology();
     let (sockets, cores, threads) = (topology.sockets(), topology.cores(), topology.threads());

@@ -6,9 +6,9 @@ use serde_json::Value;
 use super::*;
 use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
-    BlockSize, CacheMode, Cpu, CpuFeature, DeviceRequest, DiskBus, DiskDevice, DiskSource, DiskTuning,
-    ErrorPolicy, ExtraDevice, HostDevice, HugePage, IoMode, IoThreads, NicModel, PciSlot, PlatformFeature,
-    WatchdogAction,
+    BlockSize, CacheMode, Cpu, CpuFeature, CpuPlacement, DeviceRequest, DiskBus, DiskDevice, DiskSource,
+    DiskTuning, ErrorPolicy, ExtraDevice, GuestNuma, HostDevice, HostNode, HugePage, IoMode, IoThreads,
+    NicModel, PciSlot, PlatformFeature, WatchdogAction,
 };
 
 fn file(fd: i32) -> ImageFd {
@@ -56,6 +56,7 @@ fn bare() -> Resources<'static> {
         agent: None,
         metrics: None,
         tpm: None,
+        numa: None,
         vsock: None,
     }
 }
@@ -626,4 +627,25 @@ fn memory_may_be_of_huge_pages() {
     assert!(objects.contains(&expected), "{objects:?}");
     assert!(values(&line, "-machine").contains(&"memory-backend=ram"), "{line:?}");
     assert!(values(&line, "-m").contains(&"268435456B"), "{line:?}");
+}
+
+#[test]
+fn nodes_and_real_time_have_their_options() {
+    let host = [0, 1].map(|id| HostNode { id, cpus: vec![id], ..HostNode::default() });
+    let numa = GuestNuma::of(&host, &[0, 1], 256 << 20, HugePage::Mib2).unwrap();
+    let placement = CpuPlacement { realtime: Some(vec![0]), ..CpuPlacement::default() };
+    let launch = Launch {
+        huge_page: Some(HugePage::Mib2),
+        cpu_placement: Some(placement),
+        disks: Vec::new(),
+        ..sample::kernel_boot()
+    };
+    let line = arguments(&launch, &Resources { kvm: true, numa: Some(&numa), ..bare() });
+    assert_eq!(values(&line, "-cpu"), ["host,pmu=off"]);
+    assert_eq!(values(&line, "-overcommit"), ["mem-lock=on-fault"]);
+    let machine = values(&line, "-machine");
+    assert!(machine.contains(&"mem-merge=off") && !machine.contains(&"memory-backend=ram"), "{machine:?}");
+    let numa = values(&line, "-numa");
+    assert_eq!((numa.len(), numa[0]), (4, "node,nodeid=0,memdev=ram-node0,cpus=0"), "{numa:?}");
+    assert_eq!(values(&line, "-m"), ["268435456B"], "the sum of the nodes");
 }
