@@ -105,6 +105,7 @@ fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> R
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_kvm(host.kvm)
         .with_huge_pages(launch.huge_page)
+        .with_pmu(!launch.is_realtime())
         .with_rng(launch.rng)
         .with_balloon(launch.memory_balloon.then(|| Balloon::new(launch.keep_free_pages)))
         .with_panic_devices(panic_devices(launch))

@@ -16,7 +16,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 pub use self::error::BuildError;
 use crate::ahci;
-use crate::arch::x86_64::acpi::{self, Blobs, Platform, Windows};
+use crate::arch::x86_64::acpi::{self, Blobs, Numa, Platform, Windows};
 use crate::arch::x86_64::reset_vector;
 use crate::arch::x86_64::smbios;
 use crate::arch::x86_64::topology::Topology;
@@ -111,8 +111,14 @@ pub(crate) fn build(
         None if config.filesystems.is_empty() => memory::create(config.memory, config.huge_page)?,
         None => memory::create_shared(config.memory, config.huge_page)?,
     };
+    if let (Some(numa), None) = (&config.numa, saved) {
+        memory::bind(&memory, config.memory, numa.nodes())?;
+    }
     let ram_end = ram_ranges(config.memory).last().map_or(0, |range| range.start + range.len);
     let vm = KvmVm::new(&kvm, memory.clone())?;
+    if !config.pmu {
+        vm.disable_pmu(&kvm)?;
+    }
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
     let nothing = NothingToStart::new(config.notices.clone());
@@ -142,7 +148,7 @@ pub(crate) fn build(
     if let Some(slots) = &assembly.hotplug {
         sections.push(("PCI hotplug", slots.controller.clone()));
     }
-    let vcpus = vcpus::create(&kvm, &assembly, topology, &apic_ids)?;
+    let vcpus = vcpus::create(&kvm, &assembly, (topology, config.pmu), &apic_ids)?;
     match &config.boot {
         Boot::Kernel(_) if saved.is_some() => {}
         Boot::Kernel(kernel) => {
@@ -150,7 +156,9 @@ pub(crate) fn build(
             let panic_port = config.panic_devices.contains(&PanicModel::Isa);
             let (windows, tables) = (Windows::above(ram_end), config.acpi_tables.as_slice());
             let hotplug = assembly.hotplug_slots();
-            let platform = Platform { apic_ids: &apic_ids, windows, ps2, panic_port, hotplug, tables };
+            let (apic_ids, numa) = (apic_ids.as_slice(), numa(config));
+            let numa = numa.as_ref();
+            let platform = Platform { apic_ids, windows, ps2, panic_port, hotplug, numa, tables };
             write_acpi(&memory, &platform)?;
             write_bios_area(config, &memory)?;
             vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;
@@ -182,6 +190,13 @@ pub(crate) fn build(
     saved.map_or(Ok(()), |saved| saver.load(saved, &vcpus))?;
     assembly.saver = Some(Arc::new(saver));
     Ok((assembly, vcpus))
+}
+
+/// The NUMA nodes, for their tables.
+fn numa(config: &VmConfig) -> Option<Numa> {
+    let nodes = config.numa.clone()?;
+    let ram = memory::node_ranges(config.memory, nodes.nodes());
+    Some(Numa { nodes, ram })
 }
 
 /// What a BIOS would leave in its area: the SMBIOS tables, and code at the reset vector.

@@ -15,7 +15,7 @@ use std::io;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::Advice;
-use vireo_vmconfig::HugePage;
+use vireo_vmconfig::{GuestNode, HugePage};
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
@@ -23,7 +23,7 @@ use vm_memory::{
 };
 
 use crate::config::MemorySize;
-use crate::layout;
+use crate::{layout, sys};
 
 /// The guest's RAM.
 pub type GuestMemory = GuestMemoryMmap<()>;
@@ -67,6 +67,17 @@ pub enum MemoryError {
         #[source]
         source: MmapRegionError,
     },
+    /// A node of the host has too little, or there is none.
+    #[error("cannot take {bytes} bytes of guest memory from NUMA node {node}")]
+    Node {
+        /// Of one range.
+        bytes: u64,
+        /// Of the host.
+        node: u32,
+        /// The kernel's error.
+        #[source]
+        source: io::Error,
+    },
     /// The ranges do not make a memory.
     #[error("cannot put guest memory together")]
     Ranges(#[source] FromRangesError),
@@ -82,6 +93,56 @@ pub fn ram_ranges(size: MemorySize) -> Vec<RamRange> {
         RamRange { start: 0, len: layout::RAM_BELOW_4G_SPLIT },
         RamRange { start: layout::RAM_ABOVE_4G, len: bytes - layout::RAM_BELOW_4G_SPLIT },
     ]
+}
+
+/// The RAM of NUMA nodes with so many bytes: each range with the position of its node, by their addresses.
+pub(crate) fn node_ranges(size: MemorySize, nodes: &[GuestNode]) -> Vec<(usize, RamRange)> {
+    let mut found = Vec::new();
+    let mut nodes = nodes.iter().map(|node| node.memory).enumerate();
+    let mut current = nodes.next();
+    for RamRange { mut start, mut len } in ram_ranges(size) {
+        while len > 0 {
+            let Some((node, left)) = current else { break };
+            let taken = left.min(len);
+            if taken > 0 {
+                found.push((node, RamRange { start, len: taken }));
+            }
+            (start, len) = (start.saturating_add(taken), len - taken);
+            current = if left == taken { nodes.next() } else { Some((node, left - taken)) };
+        }
+    }
+    found
+}
+
+/// Has the memory of each node be of its node of the host, and takes it: where one has too few pages, a guest would be killed
+/// when it touches them.
+///
+/// # Errors
+/// When one has too few.
+pub(crate) fn bind(memory: &GuestMemory, size: MemorySize, nodes: &[GuestNode]) -> Result<(), MemoryError> {
+    for (position, RamRange { start, len }) in node_ranges(size, nodes) {
+        let Some(node) = nodes.get(position).map(|node| node.host) else { continue };
+        let bound = bind_range(memory, GuestAddress(start), len, node);
+        bound.map_err(|source| MemoryError::Node { bytes: len, node, source })?;
+    }
+    Ok(())
+}
+
+fn bind_range(memory: &GuestMemory, start: GuestAddress, len: u64, node: u32) -> io::Result<()> {
+    let absent = || io::Error::from(io::ErrorKind::InvalidInput);
+    let region = memory.find_region(start).ok_or_else(absent)?;
+    let at = start
+        .0
+        .checked_sub(region.start_addr().0)
+        .and_then(|at| usize::try_from(at).ok())
+        .ok_or_else(absent)?;
+    let len = usize::try_from(len).map_err(|_| absent())?;
+    sys::numa::bind(region, at, len, node)?;
+    let address = region.as_ptr().wrapping_add(at).cast();
+    #[expect(unsafe_code, reason = "rustix has no safe madvise")]
+    // SAFETY: the range is inside of the mapping, as the call before has checked, and this advice changes no content.
+    let taken = unsafe { rustix::mm::madvise(address, len, Advice::LinuxPopulateWrite) };
+    Ok(taken?)
 }
 
 /// Maps RAM of `size`, of huge pages that the host has reserved where their size is given.
@@ -288,6 +349,50 @@ mod tests {
             let got: Vec<_> = ram_ranges(size(bytes)).iter().map(|r| (r.start, r.len)).collect();
             assert_eq!(got, want, "{bytes:#x}");
         }
+    }
+
+    fn node(host: u32, memory: u64) -> GuestNode {
+        GuestNode { host, vcpus: vec![host], memory }
+    }
+
+    #[test]
+    fn nodes_have_ranges_on_both_sides_of_the_hole() {
+        let gib = 1 << 30;
+        let of = |nodes: &[u64]| {
+            let nodes: Vec<_> = nodes.iter().map(|memory| node(0, *memory)).collect();
+            let all = nodes.iter().map(|node| node.memory).sum();
+            let ranges = node_ranges(size(all), &nodes).into_iter();
+            ranges.map(|(node, range)| (node, range.start, range.len)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[gib]), [(0, 0, gib)]);
+        assert_eq!(of(&[gib, gib / 2]), [(0, 0, gib), (1, gib, gib / 2)]);
+        assert_eq!(of(&[2 * gib, 2 * gib]), [(0, 0, 2 * gib), (1, 4 * gib, 2 * gib)]);
+        let across = [(0, 0, 2 * gib), (0, 4 * gib, gib), (1, 5 * gib, 3 * gib)];
+        assert_eq!(of(&[3 * gib, 3 * gib]), across);
+        let across = [(0, 0, gib), (1, gib, gib), (1, 4 * gib, gib), (2, 5 * gib, gib)];
+        assert_eq!(of(&[gib, 2 * gib, gib]), across);
+    }
+
+    #[test]
+    fn memory_of_a_node_is_bound_and_taken() {
+        let memory = create(size(32 << 20), None).unwrap();
+        let Err(error) = bind(&memory, size(32 << 20), &[node(1023, 32 << 20)]) else {
+            panic!("this host has 1024 nodes")
+        };
+        assert_eq!(error.to_string(), "cannot take 33554432 bytes of guest memory from NUMA node 1023");
+        if !std::fs::exists("/sys/devices/system/node/node0").unwrap() {
+            eprintln!("SKIPPED: this kernel has no NUMA nodes");
+            return;
+        }
+        bind(&memory, size(32 << 20), &[node(0, 24 << 20), node(0, 8 << 20)]).unwrap();
+        let start = memory.iter().next().unwrap().as_ptr().addr();
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+        let line = maps.lines().find(|line| line.starts_with(&format!("{start:x} "))).expect("a mapping");
+        assert!(line.contains(" bind:0 ") && line.contains(" N0="), "{line}");
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = smaps.find(&format!("{start:x}-")).unwrap();
+        let resident = smaps[at..].lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        assert_eq!(resident.split_whitespace().next(), Some("32768"), "all of it is there");
     }
 
     #[test]

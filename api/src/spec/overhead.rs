@@ -118,10 +118,8 @@ fn runs_natively(vm: &Vm) -> bool {
     let has_boot = !matches!(vm.firmware().boot(), BootSource::Efi { secure_boot: true, .. });
     let has_cpu = !matches!(vm.cpu().model(), CpuModel::Named(_)) && vm.cpu().features().is_empty();
     let has_devices = vm.extra_devices().iter().all(|request| request.device.is_native());
-    let is_usual = vm.cpu_placement().is_none_or(|placement| placement.numa.is_none());
     has_boot
         && has_cpu
-        && is_usual
         && has_devices
         && NATIVE_MEMORY.contains(&vm.memory().guest().get())
         && has_disks(vm)

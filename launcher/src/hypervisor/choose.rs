@@ -142,15 +142,10 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
             format!("the CPU feature {} by name", feature.name()),
         ));
     }
-    if let Some(placement) = &launch.cpu_placement {
-        for (field, is_set, what) in [
-            (&fields.numa, placement.numa.is_some(), "the NUMA nodes of the host"),
-            (&fields.realtime, placement.realtime.is_some(), "scheduling in real time"),
-        ] {
-            if is_set {
-                requirements.push(Requirement::new(field, what));
-            }
-        }
+    let numa = launch.cpu_placement.as_ref().and_then(|placement| placement.numa.as_ref());
+    if numa.is_some_and(|nodes| nodes.len() > VmConfig::MAX_NUMA_NODES) {
+        let what = format!("the nodes of a host that has more than {}", VmConfig::MAX_NUMA_NODES);
+        requirements.push(Requirement::new(&fields.numa, what));
     }
     if let Err(error) = MemorySize::from_bytes(launch.memory_bytes) {
         requirements.push(Requirement::new(&fields.memory, format!("a size outside its range ({error})")));

@@ -1,7 +1,7 @@
 use vireo_proto::convert::UnknownDevice;
 use vireo_vmconfig::{
-    Cpu, CpuFeature, CpuPlacement, CpuTopology, DeviceRequest, DiskBus, DiskDevice, ExtraDevice, HyperV,
-    HyperVFeature, PanicModel, PciSlot, PlatformFeature, WatchdogAction,
+    Cpu, CpuFeature, CpuPlacement, CpuTopology, DeviceRequest, DiskBus, DiskDevice, ExtraDevice, HostNode,
+    HyperV, HyperVFeature, PanicModel, PciSlot, PlatformFeature, WatchdogAction,
 };
 
 use super::*;
@@ -111,19 +111,17 @@ fn enlightenments_need_kvm_and_native_lacks_what_is_to_be_absent() {
     }
 }
 
+/// The placement of a guest with the nodes of a host that has so many.
+fn with_nodes(count: usize) -> CpuPlacement {
+    CpuPlacement { numa: Some(vec![HostNode::default(); count]), ..CpuPlacement::default() }
+}
+
 #[test]
 fn what_is_tuned_is_named_by_its_field() {
     type Change = fn(&mut Launch);
-    let table: [(Change, Option<&str>); 11] = [
-        (|l| l.cpu_placement = Some(CpuPlacement::default()), None),
-        (
-            |l| l.cpu_placement = Some(CpuPlacement { numa: Some(vec![]), ..CpuPlacement::default() }),
-            Some("numa"),
-        ),
-        (
-            |l| l.cpu_placement = Some(CpuPlacement { realtime: Some(vec![]), ..CpuPlacement::default() }),
-            Some("realtime"),
-        ),
+    let table: [(Change, Option<&str>); 10] = [
+        (|l| l.cpu_placement = Some(CpuPlacement { realtime: Some(vec![0]), ..with_nodes(32) }), None),
+        (|l| l.cpu_placement = Some(with_nodes(33)), Some("numa")),
         (|l| l.disks[0].tuning.dedicated_io_thread = true, None),
         (|l| l.io_threads = Some(IoThreads::Pool(4)), None),
         (|l| l.io_threads = Some(IoThreads::Supplemental(4)), Some("ioThreadsPolicy")),

@@ -21,12 +21,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rustix::mm::{MlockAllFlags, mlockall};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use vireo_privileges::seccomp::Seccomp;
 use vireo_proto::launcher::{Fault, Panic};
 use vireo_vmconfig::RebootPolicy;
 use vireo_vmm::config::{Filesystem, Notice, Notices, VmConfig};
+use vireo_vmm::memory::MemoryError;
 use vireo_vmm::{BuildError, Controls, Exit, Running, Vm};
 
 use super::guest::PVPANIC;
@@ -70,6 +72,10 @@ async fn start_vm(
     let mut servers = virtiofs::start(&virtiofs::PROGRAMS.map(Path::new), &launch)?;
     let filesystems = connect(&launch, &mut servers).await?;
     let config = plan::vm_config(&launch, host, filesystems)?.with_notices(notice_sender(end.events.clone()));
+    let config = config.with_numa(pinning.as_ref().and_then(|pinning| pinning.numa().cloned()));
+    if launch.is_realtime() {
+        lock_memory(&launch)?;
+    }
     let display = display::open(&launch)?;
     let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
     let (slots, released) = hotplug::slots();
@@ -152,6 +158,16 @@ fn notice_sender(events: mpsc::UnboundedSender<Event>) -> Notices {
     })
 }
 
+/// Keeps the memory of this process from being swapped: what it has, and what it touches later. Threads' stacks alone are
+/// larger than that.
+fn lock_memory(launch: &Launch) -> Result<(), Fault> {
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    let field = &launch.fields.realtime;
+    mlockall(flags).map_err(|error| {
+        fault_at(Code::HostResource, field, format!("{field}: cannot lock the launcher's memory: {error}"))
+    })
+}
+
 fn open_kvm() -> Result<OwnedFd, Fault> {
     let device = File::options().read(true).write(true).open("/dev/kvm");
     device.map(OwnedFd::from).map_err(|error| fault(Code::NoKvm, format!("cannot open /dev/kvm: {error}")))
@@ -223,6 +239,9 @@ impl VmThread {
             BuildError::Kvm(_) => fault(Code::NoKvm, detail),
             BuildError::Firmware(_) => fault_at(Code::BootSource, &self.launch.fields.bootloader, detail),
             BuildError::Load(_) => fault_at(Code::BootSource, &self.launch.fields.kernel_boot, detail),
+            BuildError::Memory(MemoryError::Node { .. }) => {
+                fault_at(Code::HostResource, &self.launch.fields.huge_pages, detail)
+            }
             BuildError::Disk { number, .. } => {
                 let disk = number.checked_sub(1).and_then(|index| self.launch.disks.get(index));
                 let field = disk.map(|disk| disk.field.as_str()).unwrap_or_default();

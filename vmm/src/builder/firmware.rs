@@ -131,12 +131,14 @@ fn acpi(
     let programmed = assembly.pci.programmed();
     let (ps2, panic_port) = (config.graphics.is_some(), config.panic_devices.contains(&PanicModel::Isa));
     let (hotplug, tables) = (assembly.hotplug_slots(), config.acpi_tables.clone());
+    let numa = super::numa(config);
     let make = move || {
         let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
         tracing::debug!(?windows, "what firmware has chosen");
         let apic_ids = &apic_ids;
-        let tables = &tables;
-        AcpiFiles::new(&Blobs::new(&Platform { apic_ids, windows, ps2, panic_port, hotplug, tables }))
+        let (numa, tables) = (numa.as_ref(), &*tables);
+        let platform = Platform { apic_ids, windows, ps2, panic_port, hotplug, numa, tables };
+        AcpiFiles::new(&Blobs::new(&platform))
     };
     let sizes = make().sizes();
     let late = move || {

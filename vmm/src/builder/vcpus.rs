@@ -27,7 +27,7 @@ pub(super) fn check_count(kvm: &Kvm, config: &VmConfig, apic_ids: &[u8]) -> Resu
 pub(super) fn create(
     kvm: &Arc<Kvm>,
     assembly: &Assembly,
-    topology: Topology,
+    (topology, pmu): (Topology, bool),
     apic_ids: &[u8],
 ) -> Result<Vec<Vcpu>, BuildError> {
     let supported = kvm
@@ -41,6 +41,7 @@ pub(super) fn create(
             tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
             tsc_khz: fd.get_tsc_khz().ok(),
             name: cpuid::host_name(),
+            pmu,
         };
         let leaves = cpuid::leaves(supported.as_slice(), topology, apic_id, host);
         let buses = (&assembly.buses.mmio, &assembly.buses.pio);

@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 
-use vireo_vmconfig::{AcpiTable, CpuTopology, HugePage, PanicModel, Smbios};
+use vireo_vmconfig::{AcpiTable, CpuTopology, GuestNuma, HugePage, PanicModel, Smbios};
 
 use crate::hotplug::Hotplug;
 
@@ -22,6 +22,8 @@ pub struct VmConfig {
     pub(crate) cpus: CpuTopology,
     pub(crate) memory: MemorySize,
     pub(crate) huge_page: Option<HugePage>,
+    pub(crate) numa: Option<GuestNuma>,
+    pub(crate) pmu: bool,
     pub(crate) boot: Boot,
     pub(crate) disks: Vec<Disk>,
     pub(crate) nets: Vec<Net>,
@@ -63,6 +65,9 @@ impl VmConfig {
     /// disk, NIC, file system and input device, the controller of all SCSI drives, the port and the graphics adapter take one each.
     pub const DEVICE_SLOTS: usize = 29;
 
+    /// NUMA nodes that a guest may have: the tables that describe them have a place of limited size.
+    pub const MAX_NUMA_NODES: usize = 32;
+
     /// A VM with a serial port and nothing else.
     pub fn new(cpus: CpuTopology, memory: MemorySize, boot: Boot) -> Self {
         Self {
@@ -70,6 +75,8 @@ impl VmConfig {
             cpus,
             memory,
             huge_page: None,
+            numa: None,
+            pmu: true,
             boot,
             disks: Vec::new(),
             nets: Vec::new(),
@@ -265,6 +272,20 @@ impl VmConfig {
     #[must_use]
     pub fn with_huge_pages(mut self, size: Option<HugePage>) -> Self {
         self.huge_page = size;
+        self
+    }
+
+    /// Gives the guest NUMA nodes, each with memory of a node of the host. Default: one node, with memory of any.
+    #[must_use]
+    pub fn with_numa(mut self, numa: Option<GuestNuma>) -> Self {
+        self.numa = numa;
+        self
+    }
+
+    /// Whether vCPUs have performance counters, where the host lets them. Default: they have.
+    #[must_use]
+    pub fn with_pmu(mut self, yes: bool) -> Self {
+        self.pmu = yes;
         self
     }
 

@@ -104,6 +104,7 @@ mod tests {
             ps2: true,
             panic_port: true,
             hotplug: 0,
+            numa: None,
             tables: &[],
         })
     }

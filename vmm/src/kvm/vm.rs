@@ -1,7 +1,10 @@
 use std::io;
 use std::sync::Arc;
 
-use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config, kvm_userspace_memory_region};
+use kvm_bindings::{
+    KVM_CAP_PMU_CAPABILITY, KVM_PIT_SPEAKER_DUMMY, KVM_PMU_CAP_DISABLE, kvm_enable_cap, kvm_pit_config,
+    kvm_userspace_memory_region,
+};
 use kvm_ioctls::{Kvm, VmFd};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
@@ -48,6 +51,17 @@ impl KvmVm {
         let vm = Self { fd: Arc::new(fd), memory };
         vm.map_memory()?;
         Ok(vm)
+    }
+
+    /// Leaves out performance counters, where KVM has any. Before the first vCPU exists.
+    pub(crate) fn disable_pmu(&self, kvm: &Kvm) -> Result<(), KvmError> {
+        let modes = kvm.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into());
+        if modes.cast_unsigned() & KVM_PMU_CAP_DISABLE == 0 {
+            return Ok(());
+        }
+        let mut disable = kvm_enable_cap { cap: KVM_CAP_PMU_CAPABILITY, ..Default::default() };
+        disable.args[0] = KVM_PMU_CAP_DISABLE.into();
+        self.fd.enable_cap(&disable).map_err(KvmError::at("leave out performance counters"))
     }
 
     fn map_memory(&self) -> Result<(), KvmError> {

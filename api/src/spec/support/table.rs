@@ -163,8 +163,8 @@ sections! {
         Both "domain.cpu.isolateEmulatorThread", "one more CPU";
         NoEffect "domain.cpu.maxSockets", "vCPUs are not hotplugged yet";
         Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are on `qemu`";
-        Qemu "domain.cpu.numa.guestMappingPassthrough", "with dedicated CPUs and huge pages";
-        Qemu "domain.cpu.realtime.mask", "on nodes with the label `kubevirt.io/realtime`";
+        Both "domain.cpu.numa.guestMappingPassthrough", "with dedicated CPUs and huge pages; on `native` where the host has at most 32 nodes";
+        Both "domain.cpu.realtime.mask", "on nodes with the label `kubevirt.io/realtime`";
         Both "domain.cpu.sockets", "at most 254 vCPUs";
         Both "domain.cpu.threads", "at most 254 vCPUs";
     }

@@ -13,9 +13,10 @@ mod tests;
 
 use acpi_tables::Aml;
 use acpi_tables::facs::FACS;
-use vireo_vmconfig::AcpiTable;
+use vireo_vmconfig::{AcpiTable, GuestNuma};
 
 use crate::layout;
+use crate::memory::RamRange;
 
 pub(crate) use windows::Windows;
 
@@ -40,8 +41,17 @@ pub(crate) struct Platform<'a> {
     pub(crate) panic_port: bool,
     /// The slots that disks may be attached in while the guest runs, a bit for each.
     pub(crate) hotplug: u32,
+    /// NUMA nodes, where the guest has some.
+    pub(crate) numa: Option<&'a Numa>,
     /// More tables.
     pub(crate) tables: &'a [AcpiTable],
+}
+
+/// NUMA nodes, and which node each range of RAM is of.
+#[derive(Clone, Debug)]
+pub(crate) struct Numa {
+    pub(crate) nodes: GuestNuma,
+    pub(crate) ram: Vec<(usize, RamRange)>,
 }
 
 /// One of the two blobs. Firmware wants them apart: the RSDP has to lie where it is searched for.
@@ -97,6 +107,10 @@ impl Blobs {
         let madt = blobs.append_table(tables::madt(platform.apic_ids).as_slice());
         let mcfg = blobs.append_table(&tables::mcfg(platform.windows.config()));
         let mut entries = vec![fadt, madt, mcfg];
+        if let Some(numa) = platform.numa {
+            entries.push(blobs.append_table(tables::srat(numa, platform.apic_ids).as_slice()));
+            entries.push(blobs.append_table(tables::slit(numa.nodes.distances()).as_slice()));
+        }
         entries.extend(platform.tables.iter().map(|table| blobs.append_table(table.bytes())));
         let rsdt = blobs.append_table(tables::rsdt(&entries).as_slice());
         let xsdt = blobs.append_table(&tables::xsdt(&entries));

@@ -10,10 +10,15 @@ use super::topology::Topology;
 /// Leaf 1 ECX.
 const TSC_DEADLINE: u32 = 1 << 24;
 const HYPERVISOR: u32 = 1 << 31;
+/// Leaf 1 ECX: the register that describes performance counters.
+const PDCM: u32 = 1 << 15;
 /// Leaf 1 EDX: the count of logical processors in EBX is valid.
 const HTT: u32 = 1 << 28;
 /// Leaf 0x8000_0001 ECX: a package holds more than one vCPU, and which is in leaf 0x8000_0008.
 const CMP_LEGACY: u32 = 1 << 1;
+
+/// Leaf 0x8000_0001 ECX: more performance counters of AMD, for the core, the northbridge and the last cache.
+const PERFORMANCE: u32 = 1 << 23 | 1 << 24 | 1 << 28;
 
 /// Leaves 0xB and 0x1F: level types.
 const LEVEL_THREAD: u32 = 1 << 8;
@@ -40,6 +45,8 @@ pub(crate) struct HostFacts {
     pub(crate) tsc_khz: Option<u32>,
     /// The CPU's name, which KVM leaves out.
     pub(crate) name: Option<CpuName>,
+    /// The guest has performance counters, where KVM has them.
+    pub(crate) pmu: bool,
 }
 
 /// The text of leaves 0x8000_0002 to 0x8000_0004, each with EAX, EBX, ECX and EDX.
@@ -130,7 +137,10 @@ fn adjust(leaf: &mut kvm_cpuid_entry2, topology: Topology, apic_id: u8, host: Ho
             leaf.ebx = leaf.ebx & 0xffff | u32::from(apic_id) << 24 | counted << 16;
             leaf.ecx = set(leaf.ecx, TSC_DEADLINE, host.tsc_deadline) | HYPERVISOR;
             leaf.edx = set(leaf.edx, HTT, logical > 1);
+            leaf.ecx = set(leaf.ecx, PDCM, host.pmu && leaf.ecx & PDCM != 0);
         }
+        // Performance counters of Intel, branch records, and AMD's second version.
+        0xa | 0x1c | 0x8000_0022 if !host.pmu => (leaf.eax, leaf.ebx, leaf.ecx, leaf.edx) = (0, 0, 0, 0),
         // Deterministic cache parameters, Intel's and AMD's: who shares the cache, and on Intel how many cores.
         0x4 if leaf.eax & 0x1f != 0 => {
             let cores = 1_u32 << (topology.package_shift() - topology.core_shift());
@@ -142,7 +152,10 @@ fn adjust(leaf: &mut kvm_cpuid_entry2, topology: Topology, apic_id: u8, host: Ho
         }
         KVM_SIGNATURE if host.tsc_khz.is_some() => leaf.eax = leaf.eax.max(FREQUENCIES),
         EXTENDED if host.name.is_some() => leaf.eax = leaf.eax.max(*NAME.end()),
-        0x8000_0001 => leaf.ecx = set(leaf.ecx, CMP_LEGACY, logical > 1 && leaf.ecx != 0),
+        0x8000_0001 => {
+            leaf.ecx = set(leaf.ecx, CMP_LEGACY, logical > 1 && leaf.ecx != 0);
+            leaf.ecx &= if host.pmu { u32::MAX } else { !PERFORMANCE };
+        }
         0x8000_0008 => {
             leaf.ecx = if logical > 1 { topology.package_shift() << 12 | (logical - 1) } else { 0 };
         }
@@ -190,7 +203,7 @@ mod tests {
     use super::*;
     use vireo_vmconfig::CpuTopology;
 
-    const HOST: HostFacts = HostFacts { tsc_deadline: true, tsc_khz: Some(2_500_000), name: None };
+    const HOST: HostFacts = HostFacts { tsc_deadline: true, tsc_khz: Some(2_500_000), name: None, pmu: true };
 
     fn leaf(function: u32, index: u32, eax: u32) -> kvm_cpuid_entry2 {
         kvm_cpuid_entry2 { function, index, eax, ebx: 0xaaaa_bbbb, ..Default::default() }
@@ -258,12 +271,38 @@ mod tests {
         let got = leaves_of(1, 1, 1, 0);
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, FREQUENCIES);
         assert_eq!(find(&got, FREQUENCIES, 0).eax, 2_500_000);
-        let unknown = HostFacts { tsc_deadline: false, tsc_khz: None, name: None };
+        let unknown = HostFacts { tsc_deadline: false, tsc_khz: None, name: None, pmu: true };
         let topology = Topology::new(CpuTopology::new(1, 1, 1).unwrap()).unwrap();
         let got = leaves(&host_leaves(), topology, 0, unknown);
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, 0x4000_0001);
         assert_eq!(find(&got, 1, 0).ecx & TSC_DEADLINE, 0);
     }
+
+    #[test]
+    fn performance_counters_may_be_left_out() {
+        let full = |function| kvm_cpuid_entry2 {
+            function,
+            eax: u32::MAX,
+            ebx: u32::MAX,
+            ecx: u32::MAX,
+            edx: u32::MAX,
+            ..Default::default()
+        };
+        let supported = [1, 0xa, 0x1c, 0x8000_0001, 0x8000_0022].map(full);
+        let topology = Topology::new(CpuTopology::new(1, 1, 1).unwrap()).unwrap();
+        let of = |pmu| leaves(&supported, topology, 0, HostFacts { pmu, ..HOST });
+        let (with, without) = (of(true), of(false));
+        for function in [0xa, 0x1c, 0x8000_0022] {
+            assert_eq!(find(&with, function, 0), full(function));
+            let leaf = find(&without, function, 0);
+            assert_eq!([leaf.eax, leaf.ebx, leaf.ecx, leaf.edx], [0; 4], "{function:#x}");
+        }
+        for (function, bits) in [(1, PDCM), (0x8000_0001, PERFORMANCE)] {
+            let (with, without) = (find(&with, function, 0).ecx, find(&without, function, 0).ecx);
+            assert_eq!((with & bits, with & !bits), (bits, without), "{function:#x}");
+        }
+    }
+
     #[test]
     fn the_name_is_that_of_the_host() {
         let text = b"A CPU of twelve words of four bytes each, no  mo";

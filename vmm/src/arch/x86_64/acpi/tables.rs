@@ -8,7 +8,7 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 
-use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Platform, pm_port};
+use super::{Numa, OEM_ID, OEM_REVISION, OEM_TABLE_ID, Platform, pm_port};
 use crate::bus::BusRange;
 use crate::layout;
 
@@ -91,6 +91,7 @@ pub(super) fn copy_oem(tables: &mut [u8], at: usize, from: &[u8]) {
     }
 }
 
+/// An offset, or another small number.
 fn offset(at: usize) -> u64 {
     // Tables are a few KiB.
     u64::try_from(at).unwrap_or(0)
@@ -164,6 +165,46 @@ pub(super) fn madt(apic_ids: &[u8]) -> Sdt {
     body.extend([4, 6, EVERY_UID, low, high, 1]);
     madt.append_slice(&body);
     madt
+}
+
+/// Which vCPUs and which memory NUMA nodes have.
+pub(super) fn srat(numa: &Numa, apic_ids: &[u8]) -> Sdt {
+    let mut srat = Sdt::new(*b"SRAT", HEADER, 3, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    // The table's own revision, which is 1, and reserved bytes.
+    let mut body = vec![1, 0, 0, 0];
+    body.extend([0; 8]);
+    for (domain, node) in (0_u32..).zip(numa.nodes.nodes()) {
+        let [low, high @ ..] = domain.to_le_bytes();
+        for vcpu in &node.vcpus {
+            let apic_id = usize::try_from(*vcpu).ok().and_then(|vcpu| apic_ids.get(vcpu));
+            let Some(apic_id) = apic_id else { continue };
+            // The affinity of a local APIC, enabled.
+            body.extend([0, 16, low, *apic_id, 1, 0, 0, 0, 0]);
+            body.extend(high);
+            body.extend([0; 4]);
+        }
+    }
+    for (domain, range) in &numa.ram {
+        // The affinity of memory, enabled.
+        body.extend([1, 40]);
+        body.extend(offset32(*domain).to_le_bytes());
+        body.extend([0; 2]);
+        body.extend(range.start.to_le_bytes());
+        body.extend(range.len.to_le_bytes());
+        body.extend([0; 4]);
+        body.extend(1_u32.to_le_bytes());
+        body.extend([0; 8]);
+    }
+    srat.append_slice(&body);
+    srat
+}
+
+/// How far NUMA nodes are from each other.
+pub(super) fn slit(distances: &[Vec<u8>]) -> Sdt {
+    let mut slit = Sdt::new(*b"SLIT", HEADER, 1, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    slit.append(offset(distances.len()));
+    slit.append_slice(&distances.concat());
+    slit
 }
 
 /// ISA interrupt `source` is `gsi` of the IOAPIC.

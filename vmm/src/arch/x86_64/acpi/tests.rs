@@ -1,4 +1,8 @@
+use vireo_vmconfig::{HostNode, HugePage};
+
 use super::*;
+use crate::config::MemorySize;
+use crate::memory::node_ranges;
 
 const BASE: u64 = 0xe_0040;
 
@@ -15,7 +19,7 @@ const SLOTS: u32 = 0xff << 4;
 
 fn with_hotplug(apic_ids: &[u8], tables: &[AcpiTable], hotplug: u32) -> Placed {
     let windows = Windows::above(6 << 30);
-    let platform = Platform { apic_ids, windows, ps2: false, panic_port: true, hotplug, tables };
+    let platform = Platform { apic_ids, windows, ps2: false, panic_port: true, hotplug, numa: None, tables };
     Blobs::new(&platform).place(BASE).unwrap()
 }
 
@@ -153,6 +157,72 @@ fn the_most_vcpus_leave_room_for_smbios() {
     assert!(BASE + u64::try_from(placed.tables.len()).unwrap() <= 0xf_0000);
 }
 
+/// A guest whose vCPUs are one by one of so many nodes.
+fn numa(nodes: u32, vcpus: u32) -> Numa {
+    let host = (0..nodes).map(|id| HostNode {
+        id,
+        cpus: (id..vcpus).step_by(usize::try_from(nodes).unwrap()).collect(),
+        ..HostNode::default()
+    });
+    let host: Vec<_> = host.collect();
+    let cpus: Vec<usize> = (0..usize::try_from(vcpus).unwrap()).collect();
+    let bytes = 3 << 30;
+    let nodes = GuestNuma::of(&host, &cpus, bytes, HugePage::Mib2).unwrap();
+    let ram = node_ranges(MemorySize::from_bytes(bytes).unwrap(), nodes.nodes());
+    Numa { nodes, ram }
+}
+
+fn with_numa(apic_ids: &[u8], numa: &Numa, tables: &[AcpiTable]) -> Placed {
+    let windows = Windows::above(6 << 30);
+    let numa = Some(numa);
+    let platform = Platform { apic_ids, windows, ps2: false, panic_port: true, hotplug: SLOTS, numa, tables };
+    Blobs::new(&platform).place(BASE).unwrap()
+}
+
+#[test]
+fn nodes_have_vcpus_memory_and_distances() {
+    let placed = with_numa(&[0, 1, 4], &numa(2, 3), &[]);
+    let srat = listed(&placed, b"SRAT");
+    assert_eq!((srat[8], number(srat, 36, 4)), (3, 1));
+    let (mut at, mut vcpus, mut memory) = (48, Vec::new(), Vec::new());
+    while at < srat.len() {
+        match srat[at] {
+            0 => {
+                assert_eq!((number(srat, at + 4, 4), number(srat, at + 8, 8)), (1, 0));
+                vcpus.push((srat[at + 2], srat[at + 3]));
+            }
+            _ => {
+                assert_eq!((srat[at], number(srat, at + 28, 4)), (1, 1));
+                let [domain, start, len] =
+                    [(2, 4), (8, 8), (16, 8)].map(|(to, size)| number(srat, at + to, size));
+                memory.push((domain, start, len));
+            }
+        }
+        at += usize::from(srat[at + 1]);
+    }
+    assert_eq!(at, srat.len());
+    assert_eq!(vcpus, [(0, 0), (0, 4), (1, 1)]);
+    let gib = 1 << 30;
+    assert_eq!(memory, [(0, 0, 3 * gib / 2), (1, 3 * gib / 2, gib / 2), (1, 4 * gib, gib)]);
+    let slit = listed(&placed, b"SLIT");
+    assert_eq!((number(slit, 36, 8), &slit[44..]), (2, &[10, 20, 20, 10][..]));
+}
+
+/// With the largest of given tables, and as many nodes as a guest of the monitor may have.
+#[test]
+fn the_most_nodes_leave_room_for_smbios() {
+    let mut bytes = vec![7; AcpiTable::MAX];
+    bytes[..4].copy_from_slice(b"MSDM");
+    bytes[4..8].copy_from_slice(&u32::try_from(AcpiTable::MAX).unwrap().to_le_bytes());
+    bytes[9] = bytes[9].wrapping_sub(sum(&bytes));
+    let table = AcpiTable::try_from(bytes).unwrap();
+    let ids: Vec<u8> = (0..=253).collect();
+    let most = u32::try_from(crate::config::VmConfig::MAX_NUMA_NODES).unwrap();
+    let placed = with_numa(&ids, &numa(most, 254), &[table.clone(), table]);
+    let end = BASE + u64::try_from(placed.tables.len()).unwrap();
+    assert!(end <= crate::arch::x86_64::smbios::ADDRESS, "{end:#x}");
+}
+
 #[test]
 fn tables_out_of_reach_are_refused() {
     let platform = Platform {
@@ -161,6 +231,7 @@ fn tables_out_of_reach_are_refused() {
         ps2: true,
         panic_port: true,
         hotplug: SLOTS,
+        numa: None,
         tables: &[],
     };
     let refused = Blobs::new(&platform).place(0xffff_ff00).unwrap_err();
