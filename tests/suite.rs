@@ -47,6 +47,7 @@ mod scenarios {
     mod net;
     pub(crate) mod node;
     mod node_disk;
+    mod numa;
     mod panic;
     mod pc;
     mod placing;
