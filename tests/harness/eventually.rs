@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::host::HostError;
 
-const PAUSE: Duration = Duration::from_millis(200);
+/// Between two polls: a tenth of the time that has passed, within these bounds. Each poll may start programs, which take the
+/// processor from what is waited for.
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(1);
 
 /// Polls until the condition holds. Only for states that cannot be waited for.
 pub fn eventually(
@@ -13,14 +16,15 @@ pub fn eventually(
     deadline: Duration,
     mut ask: impl FnMut() -> Result<bool, HostError>,
 ) -> Result<(), HostError> {
-    let end = Instant::now() + deadline;
+    let begun = Instant::now();
     loop {
         if ask()? {
             return Ok(());
         }
-        if Instant::now() >= end {
+        let passed = begun.elapsed();
+        if passed >= deadline {
             return Err(HostError::Deadline { what: what.to_owned(), deadline });
         }
-        thread::sleep(PAUSE);
+        thread::sleep((passed / 10).clamp(LEAST, MOST));
     }
 }
