@@ -149,8 +149,9 @@ fn cpu(args: &mut Args, launch: &Launch, kvm: bool) {
     let cpu = &launch.cpu;
     let mut model = match (cpu.model(), kvm) {
         (CpuModel::HostModel | CpuModel::HostPassthrough, true) => "host".to_owned(),
-        // All that can be emulated is the nearest to all the host has.
-        (CpuModel::HostModel | CpuModel::HostPassthrough, false) => "max".to_owned(),
+        // All that can be emulated is the nearest to all the host has, but for two features that promise fast string
+        // instructions: a guest that believes it copies and clears memory by them, and they are emulated byte by byte.
+        (CpuModel::HostModel | CpuModel::HostPassthrough, false) => "max,erms=off,fsrm=off".to_owned(),
         (CpuModel::Named(name), _) => name.clone(),
     };
     for feature in cpu.features() {
@@ -159,7 +160,7 @@ fn cpu(args: &mut Args, launch: &Launch, kvm: bool) {
     }
     platform::cpu(&mut model, launch);
     if launch.is_realtime() {
-        // Its interrupts would come when nobody expects them.
+        // Its interrupts would delay the vCPU at any time.
         model.push_str(",pmu=off");
     }
     args.option("-cpu", model);

@@ -111,7 +111,7 @@ fn a_kernel_boot_reads_as_it_should() {
         ("-name", "guest=default_web,debug-threads=on"),
         ("-machine", "q35,smm=off,vmport=off"),
         ("-accel", "tcg"),
-        ("-cpu", "max"),
+        ("-cpu", "max,erms=off,fsrm=off"),
         ("-smp", "cpus=2,sockets=1,cores=2,threads=1"),
         ("-m", "268435456B"),
         ("-display", "none"),
@@ -408,7 +408,7 @@ fn what_users_name_cannot_add_options() {
 #[test]
 fn choices_show() {
     type Change = fn(&mut Launch);
-    let table: [(Change, bool, &[&str]); 12] = [
+    let table: [(Change, bool, &[&str]); 13] = [
         (|_| {}, true, &["-accel", "kvm"]),
         (|_| {}, true, &["-cpu", "host"]),
         (
@@ -420,6 +420,14 @@ fn choices_show() {
             },
             true,
             &["-cpu", "Skylake-Client,avx=on,hle=off"],
+        ),
+        (
+            |l| {
+                let features = vec![CpuFeature::new("erms", true).unwrap()];
+                l.cpu = Cpu::new(l.cpu.topology(), CpuModel::HostModel, features);
+            },
+            false,
+            &["-cpu", "max,erms=off,fsrm=off,erms=on"],
         ),
         (|l| l.boot = BootSource::Bios { use_serial: true }, false, &["q35,smm=off,vmport=off,graphics=off"]),
         (|l| l.reboot = RebootPolicy::Terminate, false, &["-no-reboot"]),
