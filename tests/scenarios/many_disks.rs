@@ -20,7 +20,7 @@ fn manifest(image: &str, disks: usize) -> Value {
     let volumes: Vec<Value> =
         (0..disks).map(|index| json!({"name": name(index), "emptyDisk": {"capacity": "1Mi"}})).collect();
     let container = json!({"image": image, "kernelPath": "/boot/vmlinuz/", "initrdPath": "/boot/initrd"});
-    let kernel = json!({"kernelArgs": "console=ttyS0 quiet panic=-1 no_timer_check", "container": container});
+    let kernel = json!({"kernelArgs": "console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests", "container": container});
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "many"},
         "spec": {

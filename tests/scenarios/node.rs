@@ -260,7 +260,7 @@ spec:
       guest: 256Mi
     firmware:
       kernelBoot:
-        kernelArgs: console=ttyS0 quiet panic=-1 no_timer_check
+        kernelArgs: console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests
         container:
           image: oci:{image}
           kernelPath: /boot/vmlinuz

@@ -10,8 +10,7 @@ use super::{Host, HostError, Places};
 use crate::agent::PORT;
 use crate::image::Image;
 
-const COMMAND_LINE: &str =
-    "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on no_timer_check";
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on no_timer_check cryptomgr.notests";
 /// A huge page that a guest reads before it writes to it is the page of zeros. Linux 6.1 makes small ones of it then, each with
 /// two faults of the guest, which take long on an emulated CPU: 18,000 where GRUB loads a kernel.
 const NO_ZERO_PAGE: &str = "echo 0 >/sys/kernel/mm/transparent_hugepage/use_zero_page";
