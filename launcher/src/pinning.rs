@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{error, info};
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{CpuPlacement, GuestNuma, HostNode, HugePage};
-use vireo_vmm::config::ThreadKind;
+use vireo_vmm::config::{Starting, ThreadKind};
 use vireo_vmm::sys::schedule::set_realtime;
 
 use crate::fault::{Code, fault_at};
@@ -134,31 +134,48 @@ impl Pinning {
         self.realtime.iter().any(|number| usize::try_from(*number) == Ok(vcpu))
     }
 
-    /// Moves the calling thread of the monitor. The launcher ends where the kernel refuses.
+    /// Moves the calling thread of the monitor, which has just started. The launcher ends where the kernel refuses.
     pub fn pin_this(&self, kind: ThreadKind) {
-        let thread = std::thread::current();
         let number = match kind {
-            ThreadKind::Vcpu => {
-                thread.name().and_then(|name| name.strip_prefix("vcpu")?.parse::<usize>().ok())
-            }
+            ThreadKind::Vcpu => vcpu_of_this(),
             _ => None,
         };
-        let cpu = number.and_then(|number| self.vcpus.get(number)).copied();
-        let moved = match cpu {
-            Some(cpu) => move_to(None, &[cpu]),
-            None => move_to(None, &self.others),
-        };
-        if let Err(error) = moved {
-            error!(thread = thread.name(), %error, "a thread cannot run on its CPU: the launcher ends");
-            std::process::exit(1);
-        }
+        self.move_this(number);
         if number.is_some_and(|number| self.is_realtime(number))
             && let Err(error) = set_realtime(0)
         {
-            error!(thread = thread.name(), %error, "a thread cannot run in real time: the launcher ends");
+            error!(number, %error, "a vCPU cannot run in real time: the launcher ends");
             std::process::exit(1);
         }
     }
+
+    /// Keeps a vCPU off its CPU while it starts the thread of a device, which begins where the vCPU is. A vCPU in real time would
+    /// not let it begin on its own CPU, and wait in a loop for the device.
+    pub fn unpin_while_starting(&self, starting: Starting) {
+        let Some(number) = vcpu_of_this() else { return };
+        self.move_this(match starting {
+            Starting::Before => None,
+            Starting::After => Some(number),
+        });
+    }
+
+    /// Moves the calling thread to the CPU of a vCPU, or to those of other threads.
+    fn move_this(&self, vcpu: Option<usize>) {
+        let moved = match vcpu.and_then(|number| self.vcpus.get(number)) {
+            Some(cpu) => move_to(None, &[*cpu]),
+            None => move_to(None, &self.others),
+        };
+        if let Err(error) = moved {
+            let thread = std::thread::current();
+            error!(thread = thread.name(), %error, "a thread cannot run on its CPU: the launcher ends");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// The number of the vCPU that the calling thread of the monitor runs.
+fn vcpu_of_this() -> Option<usize> {
+    std::thread::current().name()?.strip_prefix("vcpu")?.parse().ok()
 }
 
 /// The CPUs of vCPUs that others may share: not of those that are scheduled in real time, unless all are. What such a vCPU waits
@@ -266,9 +283,13 @@ mod tests {
             let pinning = pinning.clone();
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
                 pinning.pin_this(kind);
-                allowed().unwrap()
+                let began = allowed().unwrap();
+                pinning.unpin_while_starting(Starting::Before);
+                let started = std::thread::spawn(|| allowed().unwrap()).join().unwrap();
+                pinning.unpin_while_starting(Starting::After);
+                (began, started, allowed().unwrap())
             });
-            assert_eq!(thread.unwrap().join().unwrap(), [cpu], "{name}");
+            assert_eq!(thread.unwrap().join().unwrap(), (vec![cpu], vec![first], vec![cpu]), "{name}");
         }
         assert!(pinning.pin_qemu(std::process::id().cast_signed()).is_err(), "this process has no vCPU");
     }

@@ -41,7 +41,7 @@ pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
 pub(crate) use stall::{Answer, Holding, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
-pub use threads::{ThreadHook, ThreadKind};
+pub use threads::{Starting, ThreadHook, ThreadKind};
 pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};
 pub use vsock::{Vsock, VsockError};
 pub use watchdog::Watchdog;

@@ -103,6 +103,7 @@ async fn start_vm(
         servers,
     };
     let volumes = hotplug::Volumes::new(&launch, slots, media, end.events.clone(), stalling, growths.clone());
+    let starter = pinning.clone();
     let pin = move |kind| {
         if let Some(pinning) = &pinning {
             pinning.pin_this(kind);
@@ -110,6 +111,11 @@ async fn start_vm(
     };
     let threads =
         seccomp::restrict_monitor(filter, pin).map_err(|error| fault(Code::HostResource, chain(&error)))?;
+    let threads = threads.with_starting(move |starting| {
+        if let Some(pinning) = &starter {
+            pinning.unpin_while_starting(starting);
+        }
+    });
     let config = config.with_thread_hook(threads);
     let vm_thread =
         VmThread { config, launch, output: port.output, events, current, desired, _display: display };

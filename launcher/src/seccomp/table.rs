@@ -107,7 +107,7 @@ pub(super) const ALLOWED: &[Line] = &[
     allow(S::unlink, Server, "the launcher's sockets"),
     allow(S::unlinkat, Server, "the launcher's sockets"),
     // Threads and time.
-    when(S::sched_setaffinity, &[ITSELF], Monitor, "threads of a VM that has CPUs for itself, when they start"),
+    when(S::sched_setaffinity, &[ITSELF], Monitor, "threads of a VM that has CPUs for itself, when they start, and vCPUs that start them"),
     allow(S::sched_setaffinity, Driver, "threads of QEMU whose VM has CPUs for itself"),
     when(S::sched_setscheduler, &[REAL_TIME], Driver, "vCPUs of QEMU that are scheduled in real time"),
     allow(S::sched_getscheduler, Monitor, "transmit queues: whether their thread is scheduled as usual"),
@@ -204,7 +204,7 @@ const BLOCK: u8 = 0x12;
 /// The thread that calls.
 const ITSELF: Condition = exactly(0, 0);
 const USUAL: Condition = exactly(1, libc::SCHED_OTHER as u32);
-const REAL_TIME: Condition = exactly(1, libc::SCHED_FIFO as u32);
+const REAL_TIME: Condition = exactly(1, (libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK) as u32);
 const BATCH: Condition = exactly(1, libc::SCHED_BATCH as u32);
 
 const fn allow(call: Sysno, threads: Threads, reason: &'static str) -> Line {

@@ -16,16 +16,43 @@ pub enum ThreadKind {
 /// The driver of a device activates it on a vCPU's thread, which starts the threads of the device: those inherit what
 /// the hook did to the vCPU's.
 #[derive(Clone)]
-pub struct ThreadHook(Arc<dyn Fn(ThreadKind) + Send + Sync>);
+pub struct ThreadHook {
+    started: Arc<dyn Fn(ThreadKind) + Send + Sync>,
+    starting: Arc<dyn Fn(Starting) + Send + Sync>,
+}
+
+/// Where a thread is that starts one for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starting {
+    /// Before it does.
+    Before,
+    /// After it did.
+    After,
+}
 
 impl ThreadHook {
     /// Calls `hook` on each thread.
     pub fn new(hook: impl Fn(ThreadKind) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hook))
+        Self { started: Arc::new(hook), starting: Arc::new(|_| {}) }
+    }
+
+    /// Calls `hook` also on threads that start those of devices, before and after. Default: does nothing.
+    #[must_use]
+    pub fn with_starting(mut self, hook: impl Fn(Starting) + Send + Sync + 'static) -> Self {
+        self.starting = Arc::new(hook);
+        self
     }
 
     pub(crate) fn started(&self, kind: ThreadKind) {
-        (self.0)(kind);
+        (self.started)(kind);
+    }
+
+    /// Starts the thread of a device.
+    pub(crate) fn start<T>(&self, start: impl FnOnce() -> T) -> T {
+        (self.starting)(Starting::Before);
+        let started = start();
+        (self.starting)(Starting::After);
+        started
     }
 }
 

@@ -10,12 +10,12 @@ pub(crate) fn set_batch(batch: bool) -> io::Result<()> {
 }
 
 /// Has a thread, or the calling one for 0, run in real time (`SCHED_FIFO`) with the least priority: before all threads that do
-/// not, and until it waits.
+/// not, and until it waits. Threads that it starts do not.
 ///
 /// # Errors
 /// When this process has no right to that.
 pub fn set_realtime(thread: i32) -> io::Result<()> {
-    set(thread, libc::SCHED_FIFO, 1)
+    set(thread, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
 }
 
 fn set(thread: libc::pid_t, policy: c_int, priority: c_int) -> io::Result<()> {

@@ -166,21 +166,22 @@ impl Worker {
         let stalls = lane.stalls();
         let held = control.clone();
         stalls.arm(&Holding(Arc::new(move |is_held| held.set_held(is_held))));
-        let thread =
-            thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
-                threads.started(ThreadKind::Device);
-                let mut lane = take.recv().unwrap_or_else(|_| Box::new(Nothing));
-                let _end = End { control: &theirs, signals: &signals };
-                let result = Loop::new(queues, &theirs, lane.waits_for_kicks())
-                    .and_then(|mut run| run.run(lane.as_mut()));
-                if let Err(error) = result {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a device needs a reset");
-                    signals.ask_for_reset();
-                }
-                lane.deactivate();
-                lane
-            });
-        match thread {
+        let starts = threads.clone();
+        let thread = thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK);
+        let serve = move || {
+            threads.started(ThreadKind::Device);
+            let mut lane = take.recv().unwrap_or_else(|_| Box::new(Nothing));
+            let _end = End { control: &theirs, signals: &signals };
+            let result =
+                Loop::new(queues, &theirs, lane.waits_for_kicks()).and_then(|mut run| run.run(lane.as_mut()));
+            if let Err(error) = result {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a device needs a reset");
+                signals.ask_for_reset();
+            }
+            lane.deactivate();
+            lane
+        };
+        match starts.start(|| thread.spawn(serve)) {
             Ok(thread) => match hand.send(lane) {
                 Ok(()) => Ok(Self { control, stalls, thread: Some(thread) }),
                 Err(mpsc::SendError(lane)) => Err((lane, io::Error::other("the worker ended at once"))),
