@@ -58,6 +58,7 @@ mod scenarios {
     pub(crate) mod registry;
     mod roles;
     mod saved;
+    mod secure_boot;
     mod shareable;
     pub(crate) mod standalone;
     mod stop_early;

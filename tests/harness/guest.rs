@@ -42,6 +42,7 @@ const MODULES: &[&str] = &[
     "pcnet32",
     "8139cp",
     "xhci_pci",
+    "efivarfs",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.

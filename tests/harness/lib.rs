@@ -69,6 +69,7 @@ pub mod reader;
 pub mod registry;
 pub mod relay;
 pub mod scenario;
+pub mod signed;
 pub mod systemd;
 pub mod terminal;
 pub mod usb_device;
