@@ -74,7 +74,7 @@ pub(super) fn placement(
 
 /// Whether the guest has the NUMA nodes of its CPUs, which the host knows.
 fn numa(cpu: &v1::Cpu, has_huge_pages: bool, found: &mut Findings) -> bool {
-    let wanted = has_numa(cpu);
+    let wanted = cpu.has_nodes_of_host();
     let at = Field::new("spec.domain.cpu.numa.guestMappingPassthrough");
     if wanted && cpu.dedicated_cpu_placement != Some(true) {
         found.invalid(&at, "is only for dedicatedCpuPlacement: set that, too");
@@ -85,10 +85,6 @@ fn numa(cpu: &v1::Cpu, has_huge_pages: bool, found: &mut Findings) -> bool {
     wanted
 }
 
-fn has_numa(cpu: &v1::Cpu) -> bool {
-    cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some())
-}
-
 /// The vCPUs that are scheduled in real time, where any may be.
 fn realtime(cpu: &v1::Cpu, vcpus: u32, found: &mut Findings) -> Option<Vec<u32>> {
     let realtime = cpu.realtime.as_ref()?;
@@ -96,7 +92,7 @@ fn realtime(cpu: &v1::Cpu, vcpus: u32, found: &mut Findings) -> Option<Vec<u32>>
     if cpu.dedicated_cpu_placement != Some(true) {
         found.required_value(&at.at("dedicatedCpuPlacement"), "must be true for realtime");
     }
-    if !has_numa(cpu) {
+    if !cpu.has_nodes_of_host() {
         found.required_value(&at.at("numa").at("guestMappingPassthrough"), "must be set for realtime");
     }
     let mask = realtime.mask.as_str();

@@ -153,9 +153,9 @@ pub fn memory_hotplug_problems(spec: &v1::VirtualMachineInstanceSpec) -> Vec<Pro
         }
     }
     if let Some(cpu) = spec.domain.cpu.as_deref() {
-        let numa = cpu.numa.as_ref().and_then(|numa| numa.guest_mapping_passthrough.as_ref());
+        let has_nodes = cpu.has_nodes_of_host();
         for (is_set, which) in
-            [(cpu.realtime.is_some(), "realtime VMs"), (numa.is_some(), "guest mapping passthrough")]
+            [(cpu.realtime.is_some(), "realtime VMs"), (has_nodes, "guest mapping passthrough")]
         {
             if is_set {
                 found.invalid(&field, format!("Memory hotplug is not compatible with {which}"));

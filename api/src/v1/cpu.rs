@@ -51,3 +51,10 @@ shapes! {
         pub mask: String,
     }
 }
+
+impl Cpu {
+    /// Whether the guest has the NUMA nodes of its CPUs.
+    pub fn has_nodes_of_host(&self) -> bool {
+        self.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some())
+    }
+}

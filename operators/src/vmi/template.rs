@@ -171,7 +171,7 @@ pub fn launcher_pod(
         if has_dedicated_cpus(vmi) {
             guarantee(&mut pod);
         }
-        if has_numa_nodes(vmi) {
+        if vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.has_nodes_of_host()) {
             let_bind_memory(&mut pod);
         }
     }
@@ -210,12 +210,6 @@ fn guarantee(pod: &mut Pod) {
             }
         }
     }
-}
-
-/// Whether the guest has the NUMA nodes of its CPUs.
-fn has_numa_nodes(vmi: &VirtualMachineInstance) -> bool {
-    let numa = vmi.spec.domain.cpu.as_ref().and_then(|cpu| cpu.numa.as_ref());
-    numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some())
 }
 
 /// Has the container runtime's seccomp profile allow mbind(2), which it allows to containers with a capability. The launcher,
