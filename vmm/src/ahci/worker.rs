@@ -38,17 +38,14 @@ impl Worker {
         stall.arm(Some(Holding(Arc::new(move |is_held| held.set_held(is_held)))));
         let (running, over) = mpsc::sync_channel(0);
         let mut server = Server::new(drive, memory);
-        let starts = threads.clone();
-        let thread = thread::Builder::new().name("ahci".to_owned()).stack_size(STACK);
-        let serve = move || {
+        let thread = thread::Builder::new().name("ahci".to_owned()).stack_size(STACK).spawn(move || {
             let _running = running;
             threads.started(ThreadKind::Device);
             while let Some(job) = theirs.next(&mut server) {
                 let end = server.serve(job);
                 theirs.complete(&server.memory, job, end);
             }
-        };
-        let thread = starts.start(|| thread.spawn(serve))?;
+        })?;
         Ok(Self { port, stall, thread: Some(thread), over })
     }
 }
