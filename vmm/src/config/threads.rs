@@ -14,7 +14,8 @@ pub enum ThreadKind {
 /// Called by each thread that works on what the guest writes, before it does.
 ///
 /// The driver of a device activates it on a vCPU's thread, which starts the threads of the device: those inherit what
-/// the hook did to the vCPU's.
+/// the hook did to the vCPU's, as seccomp filters and the CPUs that it may run on. [`Self::with_starting`] is for what they are
+/// not to inherit.
 #[derive(Clone)]
 pub struct ThreadHook {
     started: Arc<dyn Fn(ThreadKind) + Send + Sync>,
@@ -47,7 +48,7 @@ impl ThreadHook {
         (self.started)(kind);
     }
 
-    /// Starts the thread of a device.
+    /// Starts the thread of a device where a vCPU may do that.
     pub(crate) fn start<T>(&self, start: impl FnOnce() -> T) -> T {
         (self.starting)(Starting::Before);
         let started = start();

@@ -43,6 +43,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_thread_in_real_time_starts_is_scheduled_as_usual() {
+        std::thread::spawn(|| {
+            if let Err(error) = set_realtime(0) {
+                eprintln!("SKIPPED: this process may schedule no thread in real time: {error}");
+                return;
+            }
+            assert!(!is_usual());
+            assert!(std::thread::spawn(is_usual).join().unwrap());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
     fn a_thread_waits_for_its_turn_and_does_so_no_longer() {
         std::thread::spawn(|| {
             assert!(is_usual());

@@ -11,6 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::{Device, DeviceContext, GuestMemory, PciDevice};
 use crate::bus::Bus;
+use crate::config::ThreadHook;
 use crate::irq::Doorbells;
 use crate::layout::ECAM_START;
 use crate::memory::RamRange;
@@ -91,6 +92,10 @@ impl Guest {
     }
 
     pub(super) fn in_memory(device: Box<dyn Device>, memory: GuestMemory) -> Self {
+        Self::with_threads(device, memory, ThreadHook::default())
+    }
+
+    pub(super) fn with_threads(device: Box<dyn Device>, memory: GuestMemory, threads: ThreadHook) -> Self {
         let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
         let pins = FakePins::default();
         let root =
@@ -101,7 +106,7 @@ impl Guest {
             memory: memory.clone(),
             router: Arc::new(router.clone()),
             doorbells: doorbells.clone(),
-            threads: crate::config::ThreadHook::default(),
+            threads,
         };
         let device = PciDevice::new(device, host).unwrap();
         root.add(device.clone()).unwrap();

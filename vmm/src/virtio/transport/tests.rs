@@ -1,4 +1,5 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
@@ -7,7 +8,7 @@ use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
 use super::super::{Device, DeviceContext, DeviceInfo, Lane, PciDevice, Queues, RingError};
 use crate::bus::Bus;
-use crate::config::ThreadHook;
+use crate::config::{Starting, ThreadHook};
 use crate::pci::tests::{FakePins, FakeRouter};
 use crate::pci::{Function, Root};
 
@@ -279,6 +280,20 @@ fn dropping_a_vm_stops_its_workers() {
     let device = Arc::downgrade(&guest.device);
     drop(guest);
     assert!(device.upgrade().is_none(), "nothing keeps the device alive");
+}
+
+#[test]
+fn a_vcpu_that_starts_threads_is_prepared_for_it() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let record = seen.clone();
+    let threads = ThreadHook::default()
+        .with_starting(move |starting| record.lock().unwrap().push((thread::current().id(), starting)));
+    let memory = guest().memory;
+    let mut guest = Guest::with_threads(Box::new(Rng), memory, threads);
+    assert_eq!(*seen.lock().unwrap(), [], "it has no threads yet");
+    guest.start(VERSION_1, 4);
+    let this = thread::current().id();
+    assert_eq!(*seen.lock().unwrap(), [(this, Starting::Before), (this, Starting::After)]);
 }
 
 #[test]
