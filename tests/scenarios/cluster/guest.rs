@@ -44,7 +44,7 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     is_logged(vireo)?;
     has_ipv6(vireo, &mut guest)?;
     is_seen(vireo)?;
-    serves_a_page(vireo, &mut guest)?;
+    serves_a_page(vireo, "demo", &mut guest)?;
     guest.run(KEEP)?;
     let boot = guest.run(BOOT_ID)?;
     lets_its_user_in(vireo, &boot)?;
@@ -177,16 +177,21 @@ fn has_ipv6(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
     let interface = &vireo.json("get vmi demo")?["status"]["interfaces"][0];
     let address = interface["ipAddresses"][1].as_str().unwrap_or_default();
     assert!(address.starts_with("fd00:10:244:"), "{interface:#}");
+    gets_ipv6(guest)?;
+    // Its gateway, and the node at the other end of its Pod's wire.
+    guest.run("ping -6 -c 1 -W 10 fd10:0:2::1 && ping -6 -c 1 -W 10 fd00:10:244::1")?;
+    vireo.on_node(&format!("ping -6 -c 1 -W 10 {address}"))?;
+    Ok(())
+}
+
+/// Waits until it has its address.
+pub(super) fn gets_ipv6(guest: &mut Login<'_>) -> Result<(), HostError> {
     // No longer tentative: it is used for what the guest sends.
     let has_address = "ip -6 address show dev eth0 | grep 'inet6 fd10:0:2::2/' | grep -qv tentative";
     let shown = "{ cat /run/dhcp6c.eth0.log; ip -6 address; ip -6 route; }";
     let wait =
         format!("for i in $(seq 60); do {has_address} && break; sleep 1; done; {has_address} || {shown}");
-    guest.run(&format!("{wait}; {has_address}"))?;
-    // Its gateway, and the node at the other end of its Pod's wire.
-    guest.run("ping -6 -c 1 -W 10 fd10:0:2::1 && ping -6 -c 1 -W 10 fd00:10:244::1")?;
-    vireo.on_node(&format!("ping -6 -c 1 -W 10 {address}"))?;
-    Ok(())
+    guest.run(&format!("{wait}; {has_address}")).map(drop)
 }
 
 /// Its display, through the API server.
@@ -199,15 +204,16 @@ fn is_seen(vireo: &Vireo<'_>) -> Result<(), HostError> {
 }
 
 /// A port, through the API server. The request ends before the answer comes.
-fn serves_a_page(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
-    guest
-        .run(&format!("mkdir -p /run/www && hostname >/run/www/index.html && httpd -h /run/www -p {PORT}"))?;
+pub(super) fn serves_a_page(vireo: &Vireo<'_>, name: &str, guest: &mut Login<'_>) -> Result<(), HostError> {
+    guest.run(&format!(
+        "mkdir -p /run/www && echo {name} >/run/www/index.html && httpd -h /run/www -p {PORT}"
+    ))?;
     let virtctl = vireo.host.input("virtctl");
     let request = format!(
-        "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vmi/demo {PORT}"
+        "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vmi/{name} {PORT}"
     );
     let page = vireo.on_node(&request)?;
-    assert!(page.contains("200 OK") && page.ends_with("demo\n"), "{page}");
+    assert!(page.contains("200 OK") && page.ends_with(&format!("{name}\n")), "{page}");
     Ok(())
 }
 

@@ -12,11 +12,35 @@ use crate::scenarios::probes::condition;
 const DIRECTORY: &str = "/var/lib/kubevirt/volumes";
 const SIZE: u64 = 64 << 20;
 
-/// An instance with a claim as its second disk, before those with files of objects.
-fn keeper() -> String {
-    let (disks, volumes) = (projected::DISKS, projected::VOLUMES);
+/// A claim whose file system guests share, and its volume, which is a directory of the node.
+const SHARED: &str = "\
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: shared}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: manual-shared
+  capacity: {storage: 64Mi}
+  local: {path: /var/lib/kubevirt/volumes/shared}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node-1]}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: shared}
+spec: {accessModes: [ReadWriteOnce], storageClassName: manual-shared, volumeName: shared, resources: {requests: {storage: 64Mi}}}
+";
+
+/// An instance with a claim as its second disk, before those with files of objects. It shares the file system of another claim, if
+/// the node has it.
+fn keeper(storage: Storage) -> String {
+    let (disks, mut volumes) = (projected::DISKS, projected::VOLUMES.to_owned());
+    let mut filesystems = "";
+    if storage == Storage::Node {
+        filesystems = "{name: shared, virtiofs: {}}";
+        volumes += ", {name: shared, persistentVolumeClaim: {claimName: shared}}";
+    }
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}, {disks}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}, {volumes}]\n"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}, {disks}], filesystems: [{filesystems}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}, {volumes}]\n"
     )
 }
 
@@ -48,7 +72,13 @@ fn claim(name: &str, storage: Storage) -> String {
 /// An instance waits for its claim, whose disk is made, and keeps what the guest wrote.
 pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostError> {
     vireo.step("an instance waits for its claim");
-    vireo.feed("create -f -", &keeper());
+    if storage == Storage::Node {
+        // As a file system is that was just made: its root alone belongs to root.
+        vireo
+            .on_node(&format!("mkdir -p {DIRECTORY}/shared; echo of the node >{DIRECTORY}/shared/by-node"))?;
+        vireo.feed("create -f -", SHARED);
+    }
+    vireo.feed("create -f -", &keeper(storage));
     let vmi = vireo.becomes("vmi keeper", "says what it waits for", |vmi| {
         condition(vmi, "Synchronized")["reason"] == "FailedPvcNotFound"
     })?;
@@ -66,6 +96,9 @@ pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostEr
     has_its_size(&mut guest, "vdb", storage)?;
     projected::are_read(vireo, &mut guest)?;
     guest.run("echo kept | dd of=/dev/vdb bs=512 conv=sync,fsync")?;
+    if storage == Storage::Node {
+        is_shared(vireo, &mut guest)?;
+    }
     one_is_plugged(vireo, &mut guest, storage)?;
     vireo.ok(&format!("delete vmi keeper {LIMIT}"));
     vireo.gone("keeper")?;
@@ -74,9 +107,10 @@ pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostEr
             let written =
                 vireo.on_node(&format!("cd {DIRECTORY}/data; head -c 5 disk.img; stat -c %s disk.img"))?;
             assert_eq!(written.trim(), format!("kept\n{SIZE}"));
+            is_deleted(vireo, "shared", storage);
         }
         Storage::Class => {
-            vireo.feed("create -f -", &keeper());
+            vireo.feed("create -f -", &keeper(storage));
             vireo.phase("keeper", "Running")?;
             let mut guest = Login::over(vireo.console_process("keeper")?);
             guest.log_in()?;
@@ -88,6 +122,18 @@ pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostEr
     }
     is_deleted(vireo, "data", storage);
     vireo.feed(&format!("delete -f - {LIMIT}"), projected::OBJECTS);
+    Ok(())
+}
+
+/// What the guest writes to a file system is in the claim, and what others write there is in the guest.
+fn is_shared(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+    vireo.step("a guest shares the file system of a claim");
+    let mount = "mkdir -p /tmp/shared; mount -t virtiofs shared /tmp/shared; cat /tmp/shared/by-node";
+    assert_eq!(guest.run(mount)?.trim(), "of the node");
+    guest.run("echo of the guest >/tmp/shared/by-guest")?;
+    let written = format!("cd {DIRECTORY}/shared; cat by-guest; stat -c %u by-guest; echo later >later");
+    assert_eq!(vireo.on_node(&written)?.trim(), "of the guest\n107");
+    assert_eq!(guest.run("cat /tmp/shared/later; umount /tmp/shared")?.trim(), "later");
     Ok(())
 }
 
