@@ -9,6 +9,14 @@ use crate::scenarios::node::manifest;
 use crate::scenarios::probes::condition;
 use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
+/// TPM2_NV_DefineSpace of 8 bytes at 0x01500001, which the owner reads and writes.
+pub(crate) const DEFINE: &str = "80020000002d 0000012a 40000001 00000009 40000009 0000 00 0000 0000 000e 01500001 000b 00020002 0000 0008";
+/// TPM2_NV_ReadPublic of it.
+pub(crate) const READ: &str = "80010000000e 00000169 01500001";
+/// What [`READ`] is answered where there is none, and where there is.
+pub(crate) const ABSENT: &str = "00 00 01 8b";
+pub(crate) const SUCCESS: &str = "00 00 00 00";
+
 /// A guest under emulation.
 const BOOT: Duration = Duration::from_secs(240);
 
@@ -58,35 +66,33 @@ fn a_guest_has_a_tpm_and_ends_with_it_here() -> Result<(), HostError> {
     Ok(())
 }
 
+/// A line for a guest's shell that sends its TPM a command and prints the code of the answer.
+pub(crate) fn send(command: &str) -> String {
+    let bytes: String = command.split(' ').collect();
+    let octal: String = (0..bytes.len() / 2)
+        .filter_map(|index| u8::from_str_radix(&bytes[2 * index..2 * index + 2], 16).ok())
+        .map(|byte| format!("\\{byte:03o}"))
+        .collect();
+    format!(
+        "exec 3<>/dev/tpm0; printf '{octal}' >&3; dd bs=4096 count=1 <&3 2>/dev/null | od -An -tx1 -j6 -N4; exec 3>&-"
+    )
+}
+
 /// The next VMI of the name finds what the last one has put into the TPM.
 #[test]
 fn a_persistent_tpm_outlives_its_vmi_here() -> Result<(), HostError> {
-    // TPM2_NV_DefineSpace of 8 bytes at 0x01500001, which the owner reads and writes; TPM2_NV_ReadPublic of it.
-    const DEFINE: &str = "80020000002d 0000012a 40000001 00000009 40000009 0000 00 0000 0000 000e 01500001 000b 00020002 0000 0008";
-    const READ: &str = "80010000000e 00000169 01500001";
-    let send = |command: &str| {
-        let bytes: String = command.split(' ').collect();
-        let octal: String = (0..bytes.len() / 2)
-            .filter_map(|index| u8::from_str_radix(&bytes[2 * index..2 * index + 2], 16).ok())
-            .map(|byte| format!("\\{byte:03o}"))
-            .collect();
-        // The code of the answer.
-        format!(
-            "exec 3<>/dev/tpm0; printf '{octal}' >&3; dd bs=4096 count=1 <&3 2>/dev/null | od -An -tx1 -j6 -N4; exec 3>&-"
-        )
-    };
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.deadline(BOOT).here()?;
     let standalone = Standalone::start(&host)?;
     let tpm = "      rng: {}\n      tpm: {persistent: true}\n";
     let vmi = manifest(&host, "one").replace("      rng: {}\n", tpm);
-    for (round, before) in [(1, "00 00 01 8b"), (2, "00 00 00 00")] {
+    for (round, before) in [(1, ABSENT), (2, SUCCESS)] {
         standalone.kubectl("apply -f -", Some(&vmi))?.ok();
         let mut guest = standalone.console("one")?;
         guest.ready()?;
         assert_eq!(guest.run(&send(READ), SOON)?.trim(), before, "round {round}");
         if round == 1 {
-            assert_eq!(guest.run(&send(DEFINE), SOON)?.trim(), "00 00 00 00");
+            assert_eq!(guest.run(&send(DEFINE), SOON)?.trim(), SUCCESS);
         }
         standalone.kubectl("delete --grace-period=0 --timeout=60s vmi/one", None)?.ok();
     }

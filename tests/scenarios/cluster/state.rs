@@ -6,11 +6,12 @@ use vireo_tests::installed::Login;
 
 use super::{GUEST, LIMIT, STEP, Vireo, installation};
 use crate::scenarios::node_disk::VARIABLE;
+use crate::scenarios::tpm;
 
-/// A machine that keeps the variables of EFI.
+/// A machine that keeps the variables of EFI, and a TPM.
 fn machine() -> String {
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: stateful}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        memory: {{guest: 256Mi}}\n        firmware: {{bootloader: {{efi: {{secureBoot: false, persistent: true}}}}}}\n        devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}]}}\n      volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}]\n"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: stateful}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        memory: {{guest: 256Mi}}\n        firmware: {{bootloader: {{efi: {{secureBoot: false, persistent: true}}}}}}\n        devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, tpm: {{persistent: true}}, disks: [{{name: root, disk: {{bus: virtio}}}}]}}\n      volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}]\n"
     )
 }
 
@@ -28,9 +29,9 @@ fn guest<'v>(vireo: &'v Vireo<'_>) -> Result<Login<'v>, HostError> {
     Ok(guest)
 }
 
-/// A machine keeps the variables of its firmware in a claim, which goes with it.
+/// A machine keeps the variables of its firmware, and what is in its TPM, in a claim, which goes with it.
 pub(super) fn is_kept(vireo: &Vireo<'_>) -> Result<(), HostError> {
-    vireo.step("a machine keeps its EFI variables");
+    vireo.step("a machine keeps its EFI variables and its TPM");
     installation::configure(vireo, r#"{"spec": {"configuration": {"vmStateStorageClass": "state"}}}"#)?;
     vireo.feed("create -f -", VOLUME);
     vireo.feed("create -f -", &machine());
@@ -40,12 +41,18 @@ pub(super) fn is_kept(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(claims[0]["metadata"]["ownerReferences"][0]["kind"], "VirtualMachine", "{claims:#?}");
     let mut first = guest(vireo)?;
     first.run(&format!("printf '\\7\\0\\0\\0kept' >{VARIABLE}"))?;
+    for (command, code) in [(tpm::READ, tpm::ABSENT), (tpm::DEFINE, tpm::SUCCESS)] {
+        assert_eq!(first.run(&tpm::send(command))?.trim(), code, "{command}");
+    }
     drop(first);
     let before = vireo.uid("stateful")?;
     vireo.virtctl("restart stateful")?.ok();
     vireo.another_runs("stateful", &before)?;
     vireo.step("it was started again");
-    assert_eq!(guest(vireo)?.run(&format!("tail -c 4 {VARIABLE}"))?.trim(), "kept");
+    let mut again = guest(vireo)?;
+    assert_eq!(again.run(&format!("tail -c 4 {VARIABLE}"))?.trim(), "kept");
+    assert_eq!(again.run(&tpm::send(tpm::READ))?.trim(), tpm::SUCCESS);
+    drop(again);
     vireo.ok(&format!("delete vm stateful {LIMIT}"));
     vireo.gone("stateful")?;
     eventually("its claim is gone", STEP, || {
