@@ -10,7 +10,8 @@ mod volume;
 use std::net::IpAddr;
 
 pub(crate) use admin::{
-    Adm, AdmCommand, Guestfs, LogVerbosity, MemoryDump, MemoryDumpCommand, ObjectGraph, Usbredir, VmExport,
+    Adm, AdmCommand, Guestfs, LogVerbosity, MemoryDump, MemoryDumpCommand, NewClaim, ObjectGraph, Usbredir,
+    VmExport,
 };
 use clap::{Args, Parser, Subcommand};
 pub(crate) use create::{

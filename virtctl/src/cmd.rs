@@ -10,6 +10,7 @@ pub(crate) mod expand;
 pub(crate) mod expose;
 pub(crate) mod image_upload;
 pub(crate) mod lifecycle;
+pub(crate) mod memory_dump;
 pub(crate) mod object_graph;
 pub(crate) mod pause;
 pub(crate) mod port_forward;

@@ -54,7 +54,7 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::ObjectGraph(args) => cmd::object_graph::run(&cli.server, args).await,
         Command::PermittedDevices => cmd::admin::permitted_devices(&cli.server).await,
         Command::Adm(args) => cmd::admin::adm(&cli.server, args).await,
-        Command::MemoryDump(args) => cmd::unserved::memory_dump(&cli.server, args).await,
+        Command::MemoryDump(args) => cmd::memory_dump::memory_dump(&cli.server, args).await,
         Command::Usbredir(args) => cmd::usbredir::run(&cli.server, args).await,
         Command::Guestfs(args) => cmd::unserved::guestfs(&cli.server, args).await,
         Command::VmExport(args) => cmd::unserved::vmexport(&cli.server, args).await,

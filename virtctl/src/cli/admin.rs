@@ -74,6 +74,8 @@ pub(crate) enum MemoryDumpCommand {
         /// Name of the claim
         #[arg(long, value_name = "NAME")]
         claim_name: Option<String>,
+        #[command(flatten)]
+        new_claim: NewClaim,
     },
     /// Download the last memory dump
     Download {
@@ -88,6 +90,20 @@ pub(crate) enum MemoryDumpCommand {
         /// Name of the virtual machine
         vm: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewClaim {
+    /// Make the claim first, as large as the memory needs
+    #[arg(long, requires = "claim_name")]
+    pub(crate) create_claim: bool,
+    /// Access mode of the claim that is made
+    #[arg(long, value_name = "MODE", default_value = "ReadWriteOnce", requires = "create_claim",
+          value_parser = ["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"])]
+    pub(crate) access_mode: String,
+    /// Storage class of the claim that is made
+    #[arg(long, value_name = "NAME", requires = "create_claim")]
+    pub(crate) storage_class: Option<String>,
 }
 
 /// The device is of this host: as lsusb names it, 0951:1666 or 002-003.
