@@ -19,6 +19,7 @@ pub mod volumes;
 
 pub use allowed::{AllowedDirectories, AllowedPaths, NotAllowed};
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
+pub(crate) use claims::{DumpDirectory, fits_dump};
 pub(crate) use host_disks::HostDisks;
 pub use images::{ImageError, Images, Pull};
 pub use importer::{ImageReader, ImporterSettings};

@@ -1,4 +1,4 @@
-//! Attachment Pods: each holds a claim that is hotplugged into a guest, on the node of its launcher Pod, where the node agent
+//! Attachment Pods: each holds a claim that is hotplugged into a guest or that its memory is dumped to, on the node of its launcher Pod, where the node agent
 //! opens the claim's disk for the launcher. What is to be done is a pure function of what is observed.
 //!
 //! There is one for each claim, so that none has to wait for another: KubeVirt has one for all claims of a guest.
@@ -53,13 +53,18 @@ pub enum Step<'a> {
     Delete(&'a Attachment),
 }
 
-/// The claims that an instance has in its guest or is to have there. Of its specification only the volumes are read.
-fn wanted(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
-    let claims = vmi.spec.volumes.iter().filter_map(Volume::claim);
-    claims.filter(|claim| claim.hotpluggable).map(|claim| claim.name)
+/// The claim that a volume hotplugs into the guest, or that the memory is dumped to.
+fn held(volume: &Volume) -> Option<&str> {
+    let hotplugged = volume.claim().filter(|claim| claim.hotpluggable).map(|claim| claim.name);
+    hotplugged.or_else(|| volume.memory_dump.as_ref().map(|dump| dump.claim_name.as_str()))
 }
 
-/// The claims that the node agent still reports: the guest may not have released them.
+/// The claims that are to be held for an instance. Of its specification only the volumes are read.
+fn wanted(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
+    vmi.spec.volumes.iter().filter_map(held)
+}
+
+/// The claims that the node agent still reports: they may not have been released.
 fn in_use(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
     let hotplugged = vmi.status.volume_status.iter().filter(|volume| volume.hotplug_volume.is_some());
     hotplugged.filter_map(|volume| volume.persistent_volume_claim_info.as_ref()?["claimName"].as_str())

@@ -71,7 +71,6 @@ pub struct VirtApi {
     client: Client,
     nodes: Arc<dyn NodeAgents>,
     recorder: Arc<EventRecorder>,
-    dumps_memory: bool,
 }
 
 impl std::fmt::Debug for VirtApi {
@@ -84,13 +83,7 @@ impl VirtApi {
     /// Acts as the user of a client.
     pub fn new(client: Client, nodes: Arc<dyn NodeAgents>) -> Self {
         let recorder = Arc::new(EventRecorder::new(client.clone(), "virt-api", None));
-        Self { client, nodes, recorder, dumps_memory: false }
-    }
-
-    /// The same for nodes whose agents dump memory to claims.
-    #[must_use]
-    pub fn with_memory_dumps(self) -> Self {
-        Self { dumps_memory: true, ..self }
+        Self { client, nodes, recorder }
     }
 
     /// Answers a request for an endpoint, whatever the path of the request.

@@ -18,7 +18,7 @@ pub struct VirtApi(virt_api::VirtApi);
 impl VirtApi {
     /// Acts as the user of a client; `agent` is the node agent's endpoint.
     pub fn new(client: Client, agent: Router) -> Self {
-        Self(virt_api::VirtApi::new(client, Arc::new(LocalAgent(agent))).with_memory_dumps())
+        Self(virt_api::VirtApi::new(client, Arc::new(LocalAgent(agent))))
     }
 }
 

@@ -15,10 +15,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{OFlags, ResolveFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
-use vireo_api::names::{ATTACHMENT_SOCKET, DISKS_VOLUME, IMAGES_VOLUME, SOCKETS_VOLUME};
+use vireo_api::names::{ATTACHMENT_SOCKET, DISKS_VOLUME, IMAGES_VOLUME, SOCKETS_VOLUME, hotplug_disk};
 use vireo_proto::files;
 use vireo_proto::launcher::{Disk, disk_source::Source};
 
@@ -29,9 +30,10 @@ pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
 use super::files::{PodFiles, named, open_disk};
 use super::process;
-use crate::node::Attachments;
+use crate::node::{Attachment, Attachments};
 use crate::state::VmiDir;
-use crate::storage::HostDisks;
+use crate::storage::volumes::VolumeError;
+use crate::storage::{ClaimError, DumpDirectory, HostDisks, fits_dump};
 
 /// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
 pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
@@ -159,14 +161,46 @@ pub(crate) fn open_attached(
 ) -> io::Result<Vec<(String, OwnedFd)>> {
     let found = attachments.values().find_map(|pod| Some((pod, claim(disk, &pod.disks)?)));
     let Some((pod, (path, bytes))) = found else { return open_disk(disk, &HostDisks::default()) };
+    let root = root_of(pod, path, pods)?;
+    let new = bytes.map(|bytes| NewDisk { bytes, space });
+    let opened = open_claim(&root, path, new, !disk.read_only);
+    Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
+}
+
+/// What an attachment Pod has mounted, to open a path there.
+///
+/// # Errors
+/// When its process has ended.
+fn root_of(pod: &Attachment, path: &str, pods: &Path) -> io::Result<Root> {
     let uid: Uuid = parsed(&pod.uid)?;
     let process = files::peer(&volume(pods, &pod.uid, SOCKETS_VOLUME).join(ATTACHMENT_SOCKET));
     let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
     is_of_pod(process, uid)?;
-    let root = Root::of(process.as_raw_nonzero().get())?;
-    let new = bytes.map(|bytes| NewDisk { bytes, space });
-    let opened = open_claim(&root, path, new, !disk.read_only);
-    Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
+    Root::of(process.as_raw_nonzero().get())
+}
+
+/// The directory for a memory dump of so many bytes in the file system of a claim, which its attachment Pod has mounted. `pods` is
+/// the kubelet's directory of Pods. Blocks.
+///
+/// # Errors
+/// When the claim is a block device or is smaller, or the directory cannot be opened.
+pub(crate) fn dump_directory(
+    attachment: &Attachment,
+    (namespace, claim): (&str, &str),
+    bytes: u64,
+    pods: &Path,
+) -> Result<DumpDirectory, ClaimError> {
+    let disk = hotplug_disk(claim);
+    let path = Path::new(&disk).parent().unwrap_or(Path::new(&disk));
+    let failed = |source| VolumeError::Open { path: path.to_owned(), source };
+    let Some(Some(size)) = attachment.disks.get(&disk) else {
+        return Err(failed(io::Error::other("the claim is a block device: it needs a file system")).into());
+    };
+    fits_dump((namespace, claim), *size, bytes)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let opened =
+        root_of(attachment, &disk, pods).and_then(|root| root.open(path, flags, ResolveFlags::empty()));
+    Ok(DumpDirectory::new(path.to_owned(), opened.map_err(failed)?))
 }
 
 #[cfg(test)]
@@ -174,6 +208,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+    use crate::launcher::link::chain;
     use crate::state::StateDir;
 
     #[test]
@@ -191,6 +226,25 @@ mod tests {
         for (cgroups, expected) in table {
             assert_eq!(is_in_pod(cgroups, pod), expected, "{cgroups}");
         }
+    }
+
+    #[test]
+    fn a_memory_dump_needs_a_file_system_with_room() {
+        let attachment = |path: &str, size| Attachment {
+            uid: Uuid::new_v4().to_string(),
+            name: "hp-volume-dumps".to_owned(),
+            disks: ClaimDisks::from([(path.to_owned(), size)]),
+        };
+        let refused = |attachment: &Attachment| {
+            let found = dump_directory(attachment, ("n", "dumps"), 2 << 20, Path::new("/absent"));
+            found.unwrap_err()
+        };
+        let device = refused(&attachment("/dev/hotplug/dumps", None));
+        assert!(chain(&device).contains("is a block device"), "{}", chain(&device));
+        let path = "/var/run/kubevirt/hotplug-disks/dumps/disk.img";
+        assert!(matches!(refused(&attachment(path, Some(1 << 20))), ClaimError::TooSmall { .. }));
+        let gone = refused(&attachment(path, Some(2 << 20)));
+        assert!(chain(&gone).contains("in the Pod hp-volume-dumps"), "{}", chain(&gone));
     }
 
     #[test]

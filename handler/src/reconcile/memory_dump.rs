@@ -1,9 +1,9 @@
 //! Memory dumps: the node agent opens a file in a claim, and the launcher writes the guest's memory to it.
 
-use std::fs::File;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
 
 use jiff::Timestamp;
+use uuid::Uuid;
 use vireo_api::spec::{MemoryDump, Vm};
 use vireo_proto::files;
 use vireo_proto::launcher::{self as wire, DumpMemoryRequest, State};
@@ -12,9 +12,11 @@ use super::act::{Done, run_blocking, sync_error};
 use super::deadline::Interrupt;
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
+use super::volumes::Places;
 use crate::launcher::link::LinkError;
+use crate::launcher::pod;
 use crate::settings::Runtime;
-use crate::storage::Claims;
+use crate::storage::{ClaimError, DumpDirectory};
 
 /// The reason of a sync error: the memory cannot be dumped.
 pub(super) const DUMP_FAILED: &str = "FailedMemoryDump";
@@ -28,13 +30,13 @@ pub(super) enum Step<'a> {
     Forget,
 }
 
-/// The next step. Nothing is done while a dump is written.
-pub(super) fn step<'a>(vm: &'a Vm, state: &State) -> Option<Step<'a>> {
+/// The next step. Nothing is done while a dump is written, nor before its claim is there.
+pub(super) fn step<'a>(vm: &'a Vm, state: &State, places: &Places) -> Option<Step<'a>> {
     match (vm.memory_dump(), &state.memory_dump) {
         (_, Some(wire::MemoryDump { ended: 0, .. })) | (None, None) => None,
         (Some(wanted), Some(written)) if wanted.volume() == written.volume => None,
         (_, Some(_)) => Some(Step::Forget),
-        (Some(wanted), None) => Some(Step::Begin(wanted)),
+        (Some(wanted), None) => places.has(wanted.claim()).then_some(Step::Begin(wanted)),
     }
 }
 
@@ -46,46 +48,65 @@ fn prefix(vmi: &str, volume: &str) -> String {
 impl VmiReconciler {
     /// Begins a memory dump, or forgets the last one.
     pub(super) async fn dump_memory(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
-        let Some(step) = self.state().and_then(|state| step(vm, &state)) else { return Ok(()) };
+        let places = self.volume_places();
+        let Some(step) = self.state().and_then(|state| step(vm, &state, &places)) else { return Ok(()) };
         let Step::Begin(dump) = step else {
             let Some(done) = interrupt.or(self.link()?.forget_memory_dump()).await else { return Ok(()) };
             return done.map_err(sync_error(DUMP_FAILED));
         };
-        if self.node.settings.runtime != Runtime::Process {
-            let message = "memory is dumped to claims of a standalone server only: in a cluster, the node agent opens no \
-                           files in claims for that yet";
-            return Err(SyncError { reason: DUMP_FAILED, message: message.to_owned() });
-        }
-        let (record, claims, link) = (self.known()?, self.node.claims(), self.link()?);
-        let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
+        let (record, link) = (self.known()?, self.link()?);
         let prefix = prefix(&self.key.name, dump.volume());
-        let (bytes, socket) = (vm.memory().guest().get(), record.dir.files_socket());
+        let (open, socket) = (self.dump_directory((vm, record.uid), dump), record.dir.files_socket());
         let whose = prefix.clone();
-        let pass = move || -> Result<PathBuf, SyncError> {
-            let opened = claims.create_dump((&namespace, &claim), &whose, Timestamp::now(), bytes);
-            let (path, file): (PathBuf, File) = opened.map_err(sync_error(DUMP_FAILED))?;
-            let named = (path.to_string_lossy().into_owned(), file.into());
-            files::pass(&socket, &[named]).map_err(|error| {
+        let pass = move || -> Result<(DumpDirectory, String), SyncError> {
+            let directory = open().map_err(sync_error(DUMP_FAILED))?;
+            let (name, file) = directory.create(&whose, Timestamp::now()).map_err(sync_error(DUMP_FAILED))?;
+            let passed: (String, OwnedFd) = (path(&directory, &name), file.into());
+            files::pass(&socket, &[passed]).map_err(|error| {
                 // The launcher writes to it once it is asked to. The error is reported, and not that of tidying up.
-                let _ = std::fs::remove_file(&path);
+                let _ = directory.remove(&name);
                 sync_error(DUMP_FAILED)(error)
             })?;
-            Ok(path)
+            Ok((directory, name))
         };
-        let path = run_blocking(DUMP_FAILED, pass).await?;
-        let file = path.to_string_lossy().into_owned();
-        let request = DumpMemoryRequest { volume: dump.volume().to_owned(), file };
+        let (directory, name) = run_blocking(DUMP_FAILED, pass).await?;
+        let request = DumpMemoryRequest { volume: dump.volume().to_owned(), file: path(&directory, &name) };
         let Some(done) = interrupt.or(link.dump_memory(request)).await else { return Ok(()) };
         let leftover = leftover(&done);
         let tidy = move || match leftover {
             // The one before is replaced, as KubeVirt's launcher does, so that there is space for this one.
-            Leftover::Earlier => Claims::remove_other_dumps(&path, &prefix).map_err(sync_error(DUMP_FAILED)),
-            Leftover::This => std::fs::remove_file(&path).map_err(sync_error(DUMP_FAILED)),
+            Leftover::Earlier => directory.remove_others(&name, &prefix).map_err(sync_error(DUMP_FAILED)),
+            Leftover::This => directory.remove(&name).map_err(sync_error(DUMP_FAILED)),
             Leftover::None => Ok(()),
         };
         let tidied = run_blocking(DUMP_FAILED, tidy).await;
         done.map_err(sync_error(DUMP_FAILED)).and(tidied)
     }
+
+    /// What opens the directory for a memory dump. It blocks.
+    fn dump_directory(
+        &self,
+        (vm, uid): (&Vm, Uuid),
+        dump: &MemoryDump,
+    ) -> impl FnOnce() -> Result<DumpDirectory, ClaimError> + Send + use<> {
+        let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
+        let bytes = vm.memory().guest().get();
+        let runtime = self.node.settings.runtime.clone();
+        let (claims, attachments) = (self.node.claims(), self.node.attachments(&namespace, uid));
+        move || {
+            let name = (namespace.as_str(), claim.as_str());
+            match (runtime, attachments.get(&claim)) {
+                (Runtime::Process, _) => claims.dump_directory(name, bytes),
+                (Runtime::Pods(pods), Some(pod)) => pod::dump_directory(pod, name, bytes, &pods),
+                (Runtime::Pods(_), None) => Err(ClaimError::Absent { namespace, name: claim }),
+            }
+        }
+    }
+}
+
+/// What a dump is called by, between the node agent and the launcher.
+fn path(directory: &DumpDirectory, name: &str) -> String {
+    directory.path().join(name).to_string_lossy().into_owned()
 }
 
 /// The files that are not needed any more.
@@ -112,12 +133,15 @@ fn leftover(answer: &Result<(), LinkError>) -> Leftover {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use serde_json::json;
     use vireo_api::v1::VirtualMachineInstance;
 
     use super::*;
+    use crate::node::Attachment;
+    use crate::storage::{Claims, ImageReader};
 
     fn vm(volume: Option<&str>) -> Vm {
         let volumes: Vec<_> = volume
@@ -140,13 +164,27 @@ mod tests {
             let memory_dump = wire::MemoryDump { volume: volume.into(), ended, ..Default::default() };
             State { memory_dump: Some(memory_dump), ..State::default() }
         };
-        assert!(matches!(step(&with, &State::default()), Some(Step::Begin(dump)) if dump.claim() == "dumps"));
-        assert_eq!(step(&without, &State::default()), None);
-        assert_eq!(step(&with, &dump("dumps", 0)), None);
-        assert_eq!(step(&with, &dump("dumps", 7)), None);
-        assert_eq!(step(&without, &dump("dumps", 0)), None, "it is still written to");
-        assert_eq!(step(&without, &dump("dumps", 7)), Some(Step::Forget));
-        assert_eq!(step(&with, &dump("others", 7)), Some(Step::Forget));
+        let places = Places::Node(Claims::below("/claims".into(), ImageReader::InProcess));
+        let idle = State::default();
+        assert!(matches!(step(&with, &idle, &places), Some(Step::Begin(dump)) if dump.claim() == "dumps"));
+        assert_eq!(step(&without, &idle, &places), None);
+        assert_eq!(step(&with, &dump("dumps", 0), &places), None);
+        assert_eq!(step(&with, &dump("dumps", 7), &places), None);
+        assert_eq!(step(&without, &dump("dumps", 0), &places), None, "it is still written to");
+        assert_eq!(step(&without, &dump("dumps", 7), &places), Some(Step::Forget));
+        assert_eq!(step(&with, &dump("others", 7), &places), Some(Step::Forget));
+    }
+
+    #[test]
+    fn a_dump_waits_for_the_attachment_pod_of_its_claim() {
+        let wanted = vm(Some("dumps"));
+        let attachment =
+            Attachment { uid: "u".to_owned(), name: "hp".to_owned(), disks: BTreeMap::default() };
+        let next = |claim: &str| {
+            let places = Places::Pods([(claim.to_owned(), attachment.clone())].into());
+            step(&wanted, &State::default(), &places).is_some()
+        };
+        assert!(next("dumps") && !next("other"));
     }
 
     #[test]

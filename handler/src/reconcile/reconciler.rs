@@ -319,10 +319,11 @@ impl VmiReconciler {
     fn devices_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
+        let places = self.volume_places();
         let differ = |vm: &Vm| {
             hotplug::links_differ(vm, &state)
-                || memory_dump::step(vm, &state).is_some()
-                || !volumes::changes(vm, &state.volumes, &self.volume_places()).is_empty()
+                || memory_dump::step(vm, &state, &places).is_some()
+                || !volumes::changes(vm, &state.volumes, &places).is_empty()
         };
         takes && record.vm().is_ok_and(|vm| differ(&vm))
     }
@@ -344,7 +345,9 @@ impl VmiReconciler {
         else {
             return false;
         };
-        record.vm().is_ok_and(|vm| vm.disks_with_hotpluggable_volumes().next().is_some())
+        record.vm().is_ok_and(|vm| {
+            vm.memory_dump().is_some() || vm.disks_with_hotpluggable_volumes().next().is_some()
+        })
     }
 
     /// Sets the deadline of what the launcher has to do now. A deadline for the same thing is kept.

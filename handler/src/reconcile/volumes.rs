@@ -39,7 +39,8 @@ impl Places {
         }
     }
 
-    fn has(&self, claim: &str) -> bool {
+    /// Whether a claim is there.
+    pub(super) fn has(&self, claim: &str) -> bool {
         match self {
             Self::Node(_) => true,
             Self::Pods(attachments) => attachments.contains_key(claim),

@@ -3,6 +3,7 @@
 //! Only this module knows the path of a claim's disk. `vireo` creates it from the objects of its API, an administrator
 //! for `virt-handler --manifests`; in a cluster it is a mounted volume.
 
+mod dumps;
 mod pool;
 mod upload;
 
@@ -13,13 +14,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Timestamp};
-
 use super::importer::ImageReader;
 use super::volumes::{VolumeError, host_disk};
 
+pub(crate) use dumps::DumpDirectory;
 use pool::Promises;
 pub use pool::{Reservation, Size};
 pub use upload::{Filled, Upload, UploadError};
@@ -28,13 +26,6 @@ pub use upload::{Filled, Upload, UploadError};
 const DISK: &str = "disk.img";
 /// Sizes are whole pages, so that every sector size fits.
 const PAGE: u64 = 4096;
-/// How the names of memory dumps end.
-const DUMP: &str = ".memory.dump";
-/// The time of a memory dump in its name.
-const DUMP_TIME: &str = "%Y%m%d-%H%M%S";
-const SECOND: SignedDuration = SignedDuration::from_secs(1);
-/// How far that time may be ahead. A volume has two dumps at once: the earlier one is removed when the next is begun.
-const FARTHEST: SignedDuration = SignedDuration::from_secs(60);
 /// Marks a disk that no VM may use before its image is uploaded.
 const AWAITED: &str = "image.awaited";
 
@@ -245,52 +236,21 @@ impl Claims {
         Ok(())
     }
 
-    /// Creates a file for a memory dump of so many bytes beside a claim's disk. Its name is the prefix, which says whose it is, and
-    /// the time; where a dump of the same second is there, the next second that is free. Blocks.
+    /// The directory beside a claim's disk for a memory dump of so many bytes. Blocks.
     ///
     /// # Errors
-    /// When the claim has no disk or is smaller, or the file cannot be created.
-    pub fn create_dump(
+    /// When the claim has no disk or is smaller, or the directory cannot be opened.
+    pub(crate) fn dump_directory(
         &self,
         (namespace, claim): (&str, &str),
-        prefix: &str,
-        now: Timestamp,
         bytes: u64,
-    ) -> Result<(PathBuf, File), ClaimError> {
+    ) -> Result<DumpDirectory, ClaimError> {
         let disk = self.disk(namespace, claim)?;
         let failed = |path: &Path, source| VolumeError::Open { path: path.to_owned(), source };
         let size = fs::metadata(&disk).map_err(|error| failed(&disk, error))?.len();
-        if size < bytes {
-            let (namespace, name) = (namespace.to_owned(), claim.to_owned());
-            return Err(ClaimError::TooSmall { namespace, name, size: Size(size), wanted: Size(bytes) });
-        }
+        fits_dump((namespace, claim), size, bytes)?;
         let directory = self.directory(namespace, claim);
-        let mut time = now;
-        loop {
-            let path = directory.join(dump_name(prefix, time));
-            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-                Ok(file) => return Ok((path, file)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && time < now + FARTHEST => {
-                    time += SECOND;
-                }
-                Err(error) => return Err(failed(&path, error).into()),
-            }
-        }
-    }
-
-    /// Removes the memory dumps beside `kept` that have this prefix. Blocks.
-    ///
-    /// # Errors
-    /// When one cannot be removed.
-    pub fn remove_other_dumps(kept: &Path, prefix: &str) -> io::Result<()> {
-        let Some(directory) = kept.parent() else { return Ok(()) };
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            if path != kept && path.file_name().is_some_and(|name| is_dump(&name.to_string_lossy(), prefix)) {
-                fs::remove_file(&path)?;
-            }
-        }
-        Ok(())
+        Ok(DumpDirectory::open(directory.clone()).map_err(|error| failed(&directory, error))?)
     }
 
     /// Removes a claim's disk, if there is one, with all that lies beside it. Blocks.
@@ -305,17 +265,16 @@ impl Claims {
     }
 }
 
-/// The name of a memory dump.
-fn dump_name(prefix: &str, time: Timestamp) -> String {
-    format!("{prefix}{}{DUMP}", time.to_zoned(TimeZone::UTC).strftime(DUMP_TIME))
-}
-
-/// Whether this is the name of a memory dump with this prefix: only its time is between the prefix and the end. Another prefix may
-/// begin with this one. The names are KubeVirt's, in which VMI `a` with volume `b-c` and VMI `a-b` with volume `c` have the same
-/// prefix; such two that dump to one claim replace each other's dump.
-fn is_dump(name: &str, prefix: &str) -> bool {
-    let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(DUMP));
-    time.is_some_and(|time| DateTime::strptime(DUMP_TIME, time).is_ok())
+/// Whether a claim of a size has room for a memory dump of so many bytes.
+///
+/// # Errors
+/// When it has not.
+pub(crate) fn fits_dump((namespace, name): (&str, &str), size: u64, bytes: u64) -> Result<(), ClaimError> {
+    if size >= bytes {
+        return Ok(());
+    }
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Err(ClaimError::TooSmall { namespace, name, size: Size(size), wanted: Size(bytes) })
 }
 
 #[cfg(test)]
@@ -363,40 +322,20 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_dump_replaces_an_earlier_one() {
+    fn a_memory_dump_lies_beside_the_disk_of_a_claim() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::below(dir.path().to_owned(), ImageReader::InProcess);
-        let now = Timestamp::from_second(1_767_225_600).unwrap();
-        let create = |prefix: &str, bytes| claims.create_dump(("a", "data"), prefix, now, bytes);
-        assert!(matches!(create("web-dumps-", 1).unwrap_err(), ClaimError::Absent { .. }));
+        let directory = |bytes| claims.dump_directory(("a", "data"), bytes);
+        assert!(matches!(directory(1).unwrap_err(), ClaimError::Absent { .. }));
         claims.provide("a", "data", 1 << 20).unwrap();
-        let (path, _) = create("web-dumps-", 1 << 20).unwrap();
-        assert_eq!(path, dir.path().join("a/data/web-dumps-20260101-000000.memory.dump"));
-        // Of the VMI `web-dumps` and the volume `x`, and of one that is called as a time.
-        let others = ["web-dumps-x-", "web-dumps-20260101-"].map(|prefix| create(prefix, 1).unwrap().0);
-        let (kept, _) = create("web-dumps-", 1).unwrap();
-        assert_eq!(
-            kept,
-            dir.path().join("a/data/web-dumps-20260101-000001.memory.dump"),
-            "in the same second"
-        );
-        assert!(path.exists(), "until the next is written");
-        Claims::remove_other_dumps(&kept, "api-dumps-").unwrap();
-        assert!(path.exists(), "that of another VMI");
-        Claims::remove_other_dumps(&kept, "web-dumps-").unwrap();
-        assert!(!path.exists() && kept.exists() && claims.find("a", "data").is_ok());
-        assert!(others.iter().all(|other| other.exists()), "those of other VMIs");
-        let small = create("web-dumps-", 2 << 20).unwrap_err().to_string();
+        let dumps = directory(1 << 20).unwrap();
+        assert_eq!(dumps.path(), dir.path().join("a/data"));
+        let (name, _) = dumps.create("web-dumps-", jiff::Timestamp::UNIX_EPOCH).unwrap();
+        assert!(dumps.path().join(&name).exists() && claims.find("a", "data").is_ok());
+        let small = directory(2 << 20).unwrap_err().to_string();
         assert_eq!(small, "PVC a/data has 1 MiB: a dump of the guest's memory needs 2 MiB");
-        assert!(kept.exists());
-        // One of this minute is there already.
-        (0..60).for_each(|_| drop(create("web-dumps-", 1).unwrap()));
-        let ClaimError::Disk(VolumeError::Open { source, .. }) = create("web-dumps-", 1).unwrap_err() else {
-            panic!("the names of a minute are used up")
-        };
-        assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
         claims.remove("a", "data").unwrap();
-        assert!(!kept.exists(), "it goes with the claim");
+        assert!(!dumps.path().join(&name).exists(), "it goes with the claim");
     }
 
     #[test]

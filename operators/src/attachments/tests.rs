@@ -71,6 +71,18 @@ fn claims_are_held_while_they_are_wanted_or_in_use() {
 }
 
 #[test]
+fn a_claim_for_a_memory_dump_is_held() {
+    let mut dumped = vmi(&["a"], &[]);
+    let dump = json!({"name": "dumps", "memoryDump": {"claimName": "dumps", "hotpluggable": true}});
+    dumped.spec.volumes.push(serde_json::from_value(dump).unwrap());
+    assert_eq!(steps(&dumped, &[launcher("one")], &[]), ["+a", "+dumps"]);
+    // The node agent reports it until the launcher has released it.
+    let released = vmi(&[], &["dumps"]);
+    assert_eq!(steps(&released, &[launcher("one")], &[attachment("dumps", "one")]), [""; 0]);
+    assert_eq!(steps(&vmi(&[], &[]), &[launcher("one")], &[attachment("dumps", "one")]), ["-dumps"]);
+}
+
+#[test]
 fn a_claim_has_a_pod_only_beside_a_launcher_that_may_run_its_guest() {
     let wants = vmi(&["a"], &["a"]);
     let held = [attachment("a", "one")];

@@ -22,12 +22,6 @@ pub(super) async fn serve(
     request: Request,
 ) -> Result<Response, ApiError> {
     requires_put(&request)?;
-    if !server.dumps_memory {
-        let name = if removes { "removememorydump" } else { "memorydump" };
-        return Err(ApiError::bad_request(format!(
-            "{name} is not available: memory is dumped to claims of a standalone server only"
-        )));
-    }
     let options = body::object(request).await?.unwrap_or_default();
     let claim = match options.get("claimName") {
         None | Some(Value::Null) => None,

@@ -338,7 +338,7 @@ sections! {
         Both "volumes[].hostDisk.path", "below a directory that `--host-disks` names; not in clusters";
         NoEffect "volumes[].hostDisk.shared", "VMs do not migrate; `shareable` of the disk is for several VMs";
         Both "volumes[].hostDisk.type", "below a directory that `--host-disks` names; not in clusters";
-        Both "volumes[].memoryDump.claimName", "by `virtctl memory-dump`; of the StorageClass `local` on a single host, not in clusters";
+        Both "volumes[].memoryDump.claimName", "by `virtctl memory-dump`; of the StorageClass `local` on a single host";
         Both "volumes[].memoryDump.hotpluggable", "always so";
         Refused "volumes[].memoryDump.readOnly", "the memory is written to the claim";
         Both "volumes[].name", "";

@@ -8,7 +8,6 @@ use vireo_proto::launcher::{MemoryDump, PluggedVolume};
 
 use super::super::memory_dump::DUMP_FAILED;
 use super::{Facts, Phase};
-use crate::node::Attachment;
 use crate::storage::Pull;
 
 /// The status of a VMI's volumes; those that are being unplugged come last.
@@ -109,6 +108,9 @@ fn memory_dump(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Option<Vo
         }
         (Some(MemoryDump { failure: Some(why), .. }), _) => ("MemoryDumpFailed", DUMP_FAILED, why.clone()),
         (None, Some(error)) => ("MemoryDumpFailed", DUMP_FAILED, error.message.clone()),
+        (None, None) if waits_for_pod(wanted.claim(), facts) => {
+            ("Pending", "VolumeNotReady", waits_for(wanted.claim()))
+        }
         (None, None) => ("Pending", "VolumeNotReady", "the memory is dumped once the guest runs".to_owned()),
     };
     let mut dump = json!({"claimName": wanted.claim()});
@@ -122,7 +124,7 @@ fn memory_dump(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Option<Vo
     }
     Some(VolumeStatus {
         name: wanted.volume().to_owned(),
-        hotplug_volume: Some(HotplugVolumeStatus::default()),
+        hotplug_volume: Some(attached(wanted.claim(), facts).unwrap_or_default()),
         phase: phase.to_owned(),
         reason: reason.to_owned(),
         message,
@@ -136,36 +138,46 @@ fn timestamp(seconds: i64) -> String {
     Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
+/// The attachment Pod of a claim, if it has one.
+fn attached(claim: &str, facts: &Facts<'_>) -> Option<HotplugVolumeStatus> {
+    let pod = facts.attachments?.get(claim)?;
+    Some(HotplugVolumeStatus {
+        attach_pod_name: pod.name.clone(),
+        attach_pod_uid: pod.uid.clone(),
+        ..HotplugVolumeStatus::default()
+    })
+}
+
+/// Whether a claim is in use once it has an attachment Pod, and has none yet.
+fn waits_for_pod(claim: &str, facts: &Facts<'_>) -> bool {
+    facts.attachments.is_some_and(|attachments| !attachments.contains_key(claim))
+}
+
+fn waits_for(claim: &str) -> String {
+    format!("it waits for the attachment Pod of the claim {claim}")
+}
+
 fn hotpluggable_status(
     (disk, claim): (&Disk, &str),
     plugged: Option<&PluggedVolume>,
     known: Option<HotplugVolumeStatus>,
     facts: &Facts<'_>,
 ) -> VolumeStatus {
-    let pod = facts.attachments.and_then(|attachments| attachments.get(claim));
-    let waits = facts.attachments.is_some() && pod.is_none();
     let (phase, reason, message) = match (plugged, sync_error(facts)) {
         (Some(_), _) => ("Ready", "VolumeReady", format!("volume {} is plugged into the guest", disk.name())),
         (None, Some((reason, why))) => ("Pending", reason, why),
-        (None, None) if waits => {
-            ("Pending", "VolumeNotReady", format!("it waits for the attachment Pod of the claim {claim}"))
-        }
+        (None, None) if waits_for_pod(claim, facts) => ("Pending", "VolumeNotReady", waits_for(claim)),
         (None, None) if facts.phase == Phase::Running => {
             ("AttachedToNode", "VolumeAttachedToNode", "it is hotplugged next".to_owned())
         }
         (None, None) => ("Pending", "VolumeNotReady", "it is hotplugged once the guest runs".to_owned()),
     };
     let info: Value = json!({"claimName": claim});
-    let named = |pod: &Attachment| HotplugVolumeStatus {
-        attach_pod_name: pod.name.clone(),
-        attach_pod_uid: pod.uid.clone(),
-        ..HotplugVolumeStatus::default()
-    };
     // After a restart the Pods are not known at once. Without a Pod, the field marks the volume as hotplugged.
     let known = known.filter(|_| plugged.is_some());
     VolumeStatus {
         name: disk.name().to_owned(),
-        hotplug_volume: Some(pod.map(named).or(known).unwrap_or_default()),
+        hotplug_volume: Some(attached(claim, facts).or(known).unwrap_or_default()),
         target: plugged.map(|volume| volume.target.clone()).unwrap_or_default(),
         phase: phase.to_owned(),
         reason: reason.to_owned(),
@@ -189,7 +201,7 @@ mod tests {
     use super::super::SyncError;
     use super::super::tests::facts;
     use super::*;
-    use crate::node::Attachments;
+    use crate::node::{Attachment, Attachments};
 
     fn vm() -> Vm {
         let claim = json!({"claimName": "disk", "hotpluggable": true});
@@ -273,6 +285,16 @@ mod tests {
         let expected = json!({"claimName": "dumps", "startTimestamp": "1970-01-01T00:01:00Z",
             "endTimestamp": "1970-01-01T00:02:00Z", "targetFileName": "x.memory.dump"});
         assert_eq!(done.memory_dump_volume, Some(expected));
+        // In a cluster, an attachment Pod has the claim.
+        let mut attachments = Attachments::new();
+        let shown = |attachments: &Attachments| {
+            let facts = Facts { attachments: Some(attachments), ..facts(Phase::Running) };
+            statuses(&[], &with, &facts).pop().unwrap()
+        };
+        assert_eq!(shown(&attachments).message, "it waits for the attachment Pod of the claim dumps");
+        let pod = Attachment { uid: "u".into(), name: "hp-1".into(), disks: BTreeMap::new() };
+        attachments.insert("dumps".to_owned(), pod);
+        assert_eq!(shown(&attachments).hotplug_volume.unwrap().attach_pod_name, "hp-1");
         // Without the volume, until the launcher has forgotten the dump.
         let state = dump(0, None);
         let leaving = statuses(&[done], &without, &Facts { state: Some(&state), ..facts(Phase::Running) });

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::statvfs;
 
-use super::{Claims, DISK, DUMP};
+use super::dumps::DUMP;
+use super::{Claims, DISK};
 use crate::storage::volumes::VolumeError;
 
 /// The unit of `st_blocks`, stat(2).
