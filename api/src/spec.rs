@@ -54,7 +54,7 @@ pub use dns::{Dns, DnsPolicy};
 pub use field::{Field, field_paths};
 pub use filesystem::{Filesystem, FilesystemSource};
 pub use firmware::{AcpiTableKind, AcpiTableRef, BootSource, Firmware, KernelBoot};
-pub use host_device::{HostDevice, VFIO_OVERHEAD};
+pub use host_device::{DeviceSource, HostDevice, VFIO_OVERHEAD, VirtualFunction};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
 pub use image::{ImageRef, ImageRefError, Pull, PullPolicy};
 pub use interface::{Dhcp, Interface};

@@ -95,8 +95,8 @@ pub(crate) struct LauncherPod {
     pub(crate) image_volumes: BTreeSet<String>,
     /// The disks of its claims.
     pub(crate) claims: ClaimDisks,
-    /// Its interfaces that Multus has reported.
-    pub(crate) multus: BTreeSet<String>,
+    /// Its interfaces that Multus has reported, with the PCI addresses of those that are devices.
+    pub(crate) multus: BTreeMap<String, Option<String>>,
 }
 
 /// An attachment Pod that runs on this node, and has the disk of a hotplugged claim.

@@ -1,19 +1,55 @@
-//! Devices of the host: `gpus` and `hostDevices`.
+//! Devices of the host: `gpus`, `hostDevices` and virtual functions of networks.
 
 use std::collections::BTreeSet;
 
+use vireo_vmconfig::MacAddr;
+
 use super::report::Findings;
 use super::{Field, HYPERVISOR_ANNOTATION, HypervisorChoice};
+use crate::names::pod_interface;
 use crate::v1;
 
 /// Bytes that VFIO locks beside the guest's memory: room for registers of devices, as KubeVirt reserves it.
 pub const VFIO_OVERHEAD: u64 = 1 << 30;
 
-/// A device of the host, by the resource of nodes that it is one of.
+/// A device of the host that a guest gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {
     field: Field,
-    resource: String,
+    source: DeviceSource,
+}
+
+/// Which device it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSource {
+    /// One of a resource of nodes, by its name: `nvidia.com/TU104GL_Tesla_T4`.
+    Resource(String),
+    /// The virtual function (SR-IOV) that the launcher Pod has for a network.
+    Network(VirtualFunction),
+}
+
+/// A NIC that is a virtual function of the host's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtualFunction {
+    name: String,
+    mac: Option<MacAddr>,
+}
+
+impl VirtualFunction {
+    /// The common name of the NIC and its network.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The address that the manifest gives it: the CNI plugin of its network sets it.
+    pub fn mac(&self) -> Option<MacAddr> {
+        self.mac
+    }
+
+    /// What Multus calls it in the Pod.
+    pub fn pod_interface(&self) -> String {
+        pod_interface(&self.name)
+    }
 }
 
 impl HostDevice {
@@ -22,10 +58,39 @@ impl HostDevice {
         &self.field
     }
 
-    /// The name of the resource: `nvidia.com/TU104GL_Tesla_T4`.
-    pub fn resource(&self) -> &str {
-        &self.resource
+    /// Which device it is.
+    pub fn source(&self) -> &DeviceSource {
+        &self.source
     }
+}
+
+/// Reads a NIC with the binding `sriov`.
+pub(super) fn virtual_function(
+    interface: &v1::Interface,
+    field: Field,
+    mac: Option<MacAddr>,
+    found: &mut Findings,
+) {
+    let why = "a virtual function is passed on as it is";
+    found.notice_if(!interface.ports.is_empty(), &field.at("ports"), why);
+    found.notice_if(!interface.model.is_empty(), &field.at("model"), why);
+    found.notice_if(interface.dhcp_options.is_some(), &field.at("dhcpOptions"), why);
+    if !interface.port_ranges.is_empty() {
+        let why = "ranges of ports are for masquerade: a virtual function is passed on as it is";
+        found.forbidden(&field.at("portRanges"), why);
+    }
+    found.refuse_if(
+        interface.boot_order.is_some(),
+        &field.at("bootOrder"),
+        "a start from a virtual function",
+    );
+    let place = "a place of a virtual function in the guest";
+    found.refuse_if(!interface.pci_address.is_empty(), &field.at("pciAddress"), place);
+    let has_index = interface.acpi_index.is_some_and(|index| index != 0);
+    found.refuse_if(has_index, &field.at("acpiIndex"), "an index of a virtual function");
+    found.refuse_if(interface.state == "down", &field.at("state"), "the link state of a virtual function");
+    let source = DeviceSource::Network(VirtualFunction { name: interface.name.clone(), mac });
+    found.host_devices.push(HostDevice { field, source });
 }
 
 /// What `gpus` and `hostDevices` have in common.
@@ -50,14 +115,22 @@ pub(super) fn read(devices: &v1::Devices, hypervisor: HypervisorChoice, found: &
         claim: claim(gpu.claim_name.as_deref(), gpu.request_name.as_deref()),
         tag: &gpu.tag,
     });
-    requests(gpus, &at.at("gpus"), hypervisor, found);
+    requests(gpus, &at.at("gpus"), found);
     let others = devices.host_devices.iter().map(|device| Request {
         name: &device.name,
         resource: &device.device_name,
         claim: claim(device.claim_name.as_deref(), device.request_name.as_deref()),
         tag: &device.tag,
     });
-    requests(others, &at.at("hostDevices"), hypervisor, found);
+    requests(others, &at.at("hostDevices"), found);
+    if hypervisor == HypervisorChoice::Native {
+        let why = format!(
+            "the hypervisor native, which metadata.annotations[{HYPERVISOR_ANNOTATION}] requests, has no \
+             devices of the host: remove the annotation or the device"
+        );
+        let fields: Vec<Field> = found.host_devices.iter().map(|device| device.field.clone()).collect();
+        fields.iter().for_each(|field| found.not_supported(field, why.clone()));
+    }
 }
 
 /// The field that asks for a device of a resource claim.
@@ -65,12 +138,7 @@ fn claim(claim: Option<&str>, request: Option<&str>) -> Option<&'static str> {
     claim.map(|_| "claimName").or(request.map(|_| "requestName"))
 }
 
-fn requests<'a>(
-    requests: impl Iterator<Item = Request<'a>>,
-    at: &Field,
-    hypervisor: HypervisorChoice,
-    found: &mut Findings,
-) {
+fn requests<'a>(requests: impl Iterator<Item = Request<'a>>, at: &Field, found: &mut Findings) {
     let mut names = BTreeSet::new();
     for (index, request) in requests.enumerate() {
         let at = at.index(index);
@@ -90,13 +158,7 @@ fn requests<'a>(
             &at.at("tag"),
             "the guest's metadata has no tags of devices",
         );
-        if hypervisor == HypervisorChoice::Native {
-            let why = format!(
-                "the hypervisor native, which metadata.annotations[{HYPERVISOR_ANNOTATION}] requests, has no \
-                 devices of the host: remove the annotation or the device"
-            );
-            found.not_supported(&at, why);
-        }
-        found.host_devices.push(HostDevice { field: at, resource: request.resource.to_owned() });
+        let source = DeviceSource::Resource(request.resource.to_owned());
+        found.host_devices.push(HostDevice { field: at, source });
     }
 }

@@ -204,6 +204,15 @@ fn joined(
                 }
                 (Binding::Bridge, mac)
             }
+            (Some(BindingKind::Sriov), _) => {
+                if source.is_primary() {
+                    let message =
+                        "virtual functions are on secondary networks: write multus, without default: true";
+                    found.invalid(&field.at("sriov"), message);
+                }
+                super::host_device::virtual_function(interface, field, mac, found);
+                continue;
+            }
             (None, _) => continue,
         };
         let name = interface.name.clone();

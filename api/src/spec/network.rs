@@ -221,12 +221,12 @@ impl NetworkSource {
 pub(super) enum BindingKind {
     Bridge,
     Masquerade,
+    Sriov,
 }
 
 /// The binding of an interface, if it has one that there is.
 pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> Option<BindingKind> {
     let others = [
-        ("sriov", interface.sriov.is_some()),
         ("passtBinding", interface.passt_binding.is_some()),
         ("slirp", interface.slirp.is_some()),
         ("macvtap", interface.macvtap.is_some()),
@@ -236,20 +236,22 @@ pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Finding
     let known = [
         interface.bridge.as_ref().map(|_| BindingKind::Bridge),
         interface.masquerade.as_ref().map(|_| BindingKind::Masquerade),
+        interface.sriov.as_ref().map(|_| BindingKind::Sriov),
     ];
     let mut given = known.iter().flatten().count();
     for (name, there) in others {
         if there {
             given += 1;
-            let message =
-                format!("the binding {name} is not available: use masquerade: {{}} or bridge: {{}}");
+            let message = format!(
+                "the binding {name} is not available: use masquerade: {{}}, bridge: {{}} or sriov: {{}}"
+            );
             found.not_supported(&at.at(name), message);
         }
     }
     match given {
         1 => {}
         0 if interface.extra.is_empty() => {
-            found.required_value(at, "write masquerade: {} for the pod network, or bridge: {}");
+            found.required_value(at, "write masquerade: {} for the pod network, bridge: {}, or sriov: {}");
         }
         0 => {}
         _ => found.invalid(at, "has several bindings: keep one"),

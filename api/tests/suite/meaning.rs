@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, Forwards, GuestNetworks,
+    Binding, BootSource, Bytes, CloudInitData, DeviceSource, Disk, DownwardContent, Forwards, GuestNetworks,
     HostDiskCreate, HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion,
     ProjectedSource, Protocol, VolumeSource,
 };
@@ -273,6 +273,25 @@ fn a_nic_on_a_bridge_takes_over_an_interface_of_its_pod() {
     }))
     .unwrap();
     assert_eq!(vm.interfaces()[0].pod_interface(), "eth0");
+}
+
+#[test]
+fn a_virtual_function_is_a_device_of_the_host() {
+    let vm = with_spec(json!({
+        "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "lan"}}],
+        "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}},
+            {"name": "blue", "sriov": {}, "model": "virtio", "macAddress": "52:54:00:00:00:07"}]}},
+    }))
+    .unwrap();
+    let [default] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    assert_eq!(default.name(), "default");
+    let [device] = vm.host_devices() else { panic!("{:?}", vm.host_devices()) };
+    assert_eq!(device.field().as_str(), "spec.domain.devices.interfaces[1]");
+    let DeviceSource::Network(function) = device.source() else { panic!("{device:?}") };
+    assert_eq!((function.name(), function.pod_interface()), ("blue", "pod16477688c0e".to_owned()));
+    assert_eq!(function.mac().unwrap().to_string(), "52:54:00:00:00:07");
+    let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
+    assert_eq!(fields, ["spec.domain.devices.interfaces[1].model"]);
 }
 
 #[test]

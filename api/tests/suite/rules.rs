@@ -598,12 +598,40 @@ fn interfaces() {
             Duplicate,
         ),
     ];
-    for binding in ["sriov", "passtBinding", "slirp", "macvtap", "passt", "binding"] {
+    for binding in ["passtBinding", "slirp", "macvtap", "passt", "binding"] {
         let field: &'static str = format!("[0].{binding}").leak();
         rows.push((nic(json!({"masquerade": null, binding: {}})), field, NotSupported));
     }
     rows.push((nic(json!({"masquerade": null, "carrierPigeon": {}})), "[0].carrierPigeon", NotSupported));
     each_is_refused(with_devices, "spec.domain.devices.interfaces", rows);
+}
+
+#[test]
+fn virtual_functions() {
+    let with = |network: Value, change: Value| {
+        let mut nic = json!({"name": "blue", "sriov": {}});
+        change.as_object().unwrap().iter().for_each(|(name, value)| nic[name] = value.clone());
+        let mut network = network;
+        network["name"] = json!("blue");
+        json!({"networks": [network], "domain": {"devices": {"interfaces": [nic]}}})
+    };
+    let lan = || json!({"multus": {"networkName": "lan"}});
+    let first = json!({"multus": {"networkName": "lan", "default": true}});
+    let rows = vec![
+        (with(json!({"pod": {}}), json!({})), ".sriov", Invalid),
+        (with(first, json!({})), ".sriov", Invalid),
+        (with(lan(), json!({"bridge": {}})), "", Invalid),
+        (with(lan(), json!({"bootOrder": 1})), ".bootOrder", NotSupported),
+        (with(lan(), json!({"pciAddress": "0000:00:0a.0"})), ".pciAddress", NotSupported),
+        (with(lan(), json!({"acpiIndex": 1})), ".acpiIndex", NotSupported),
+        (with(lan(), json!({"state": "down"})), ".state", NotSupported),
+        (
+            with(lan(), json!({"portRanges": [{"protocol": "TCP", "start": 1, "end": 2}]})),
+            ".portRanges",
+            Forbidden,
+        ),
+    ];
+    each_is_refused(with_spec, "spec.domain.devices.interfaces[0]", rows);
 }
 
 #[test]

@@ -109,6 +109,8 @@ fn contexts() -> Vec<(&'static str, Value)> {
     };
     let bindings = ["masquerade", "bridge", "macvtap", "slirp", "passt", "passtBinding", "sriov"];
     let own = bindings.map(|binding| (binding, interface(binding)));
+    let virtual_function = json!({"domain": {"devices": {"interfaces": [{"name": "default", "sriov": {}}]}},
+        "networks": [{"name": "default", "multus": {"networkName": "lan"}}]});
     let domain = |domain: Value| json!({ "domain": domain });
     let devices = |devices: Value| domain(json!({ "devices": devices }));
     let network = |source: Value| {
@@ -286,7 +288,7 @@ fn contexts() -> Vec<(&'static str, Value)> {
             "slirp" => ("domain.devices.interfaces[].slirp", context),
             "passt" => ("domain.devices.interfaces[].passt", context),
             "passtBinding" => ("domain.devices.interfaces[].passtBinding", context),
-            _ => ("domain.devices.interfaces[].sriov", context),
+            _ => ("domain.devices.interfaces[].sriov", virtual_function.clone()),
         });
     }
     for probe in ["livenessProbe", "readinessProbe"] {
@@ -338,6 +340,12 @@ fn sample(leaf: &str, kind: &str) -> Value {
     });
     if is_binding && let Some(fields) = spec.pointer_mut("/domain/devices/interfaces/0") {
         fields.as_object_mut().map(|fields| fields.remove("masquerade"));
+    }
+    // Virtual functions are on no network of Pods.
+    if binding == Some("sriov")
+        && let Some(network) = spec.pointer_mut("/networks/0").and_then(Value::as_object_mut)
+    {
+        network.remove("pod");
     }
     lay(&mut spec, &nested(leaf, value));
     let metadata = json!({"name": "x", "namespace": "n", "uid": "5d307ca9-b3ef-428c-8861-06e72d69f223"});

@@ -7,7 +7,7 @@
 mod images;
 mod status;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -89,12 +89,16 @@ impl LauncherPod {
         noted.and_then(|noted| serde_json::from_str(noted).ok()).unwrap_or_default()
     }
 
-    /// Its interfaces that Multus has reported.
-    fn multus(&self) -> BTreeSet<String> {
+    /// Its interfaces that Multus has reported, with the PCI addresses of those that are devices: their `device-info`, by the
+    /// Device Information Specification of the Network Plumbing Working Group.
+    fn multus(&self) -> BTreeMap<String, Option<String>> {
         let reported = self.metadata.annotations.get(NETWORK_STATUS_ANNOTATION);
         let reported: Option<Vec<Value>> = reported.and_then(|reported| serde_json::from_str(reported).ok());
-        let names = reported.iter().flatten().filter_map(|network| network["interface"].as_str());
-        names.map(str::to_owned).collect()
+        let interface = |network: &Value| {
+            let address = network.pointer("/device-info/pci/pci-address").and_then(Value::as_str);
+            Some((network["interface"].as_str()?.to_owned(), address.map(str::to_owned)))
+        };
+        reported.iter().flatten().filter_map(interface).collect()
     }
 
     fn init_containers(&self) -> impl Iterator<Item = &Value> {

@@ -16,7 +16,7 @@ use super::desired::Desired;
 use super::limits::node_memory;
 use super::reconciler::{LauncherState, VmiReconciler};
 use super::record::{Record, now};
-use super::status::{NO_POD, Phase, SyncError, note_pulls};
+use super::status::{NO_FUNCTION, NO_POD, Phase, SyncError, note_pulls};
 use crate::launcher;
 use crate::launcher::cgroup::limits::oom_score_adj;
 use crate::launcher::files::{Origin, PodFiles};
@@ -424,7 +424,11 @@ impl VmiReconciler {
             }),
             (Runtime::Pods(_), Some(_)) => {
                 let pid = self.link()?.pid();
-                let prepare = move || launcher::pod::prepare_host_devices(pid, &requested, memory);
+                let pod = self.node.launcher_pod(&self.key.namespace, self.known()?.uid);
+                let networks = pod.map(|pod| pod.multus).unwrap_or_default();
+                launcher::pod::has_functions(&requested, &networks).map_err(sync_error(NO_FUNCTION))?;
+                let prepare =
+                    move || launcher::pod::prepare_host_devices(pid, (&requested, &networks), memory);
                 run_blocking("FailedLaunch", move || prepare().map_err(sync_error("FailedLaunch"))).await
             }
         }

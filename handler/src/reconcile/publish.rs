@@ -30,7 +30,7 @@ impl VmiReconciler {
         let vm = next.vm().ok();
         let addresses = if next.phase().is_final() { Vec::new() } else { self.addresses(&next) };
         let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
-        let multus = pod.map(|pod| pod.multus).unwrap_or_default();
+        let multus = pod.map(|pod| pod.multus.into_keys().collect()).unwrap_or_default();
         let changed = desired.differs(record);
         let attachments = match self.volume_places() {
             Places::Pods(attachments) => Some(attachments),

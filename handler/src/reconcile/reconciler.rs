@@ -22,7 +22,7 @@ use super::observe::observe_launcher;
 use super::prober::Prober;
 use super::projected;
 use super::record::Record;
-use super::status::{NO_POD, SyncError};
+use super::status::SyncError;
 use super::volumes;
 use crate::launcher::link::{LauncherStatus, Link};
 use crate::launcher::process::{self, Found};
@@ -371,7 +371,7 @@ impl VmiReconciler {
     }
 
     async fn wait(&mut self, desired: &mut watch::Receiver<Desired>, until: Option<Instant>) {
-        let waits_for_pod = self.sync_error.as_ref().is_some_and(|error| error.reason == NO_POD);
+        let waits_for_pod = self.sync_error.as_ref().is_some_and(SyncError::is_about_pods);
         let waits_for_pod = waits_for_pod || self.follows_attachments();
         let launcher = async {
             match &mut self.launcher {

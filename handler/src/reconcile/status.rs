@@ -88,6 +88,8 @@ impl Phase {
 
 /// The reason of a VMI whose launcher Pod is not on the node yet.
 pub(super) const NO_POD: &str = "LauncherPodNotFound";
+/// The reason of a VMI whose launcher Pod has not the virtual function of a network.
+pub(super) const NO_FUNCTION: &str = "VirtualFunctionNotFound";
 
 /// Why the last action failed; it is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +104,11 @@ impl SyncError {
     /// Whether it is about hotplugged volumes.
     pub(super) fn is_about_volumes(&self) -> bool {
         [volumes::HOTPLUG_FAILED, DUMP_FAILED].contains(&self.reason) || self.is_about_claims()
+    }
+
+    /// Whether its launcher Pod can resolve it.
+    pub(super) fn is_about_pods(&self) -> bool {
+        [NO_POD, NO_FUNCTION].contains(&self.reason)
     }
 
     /// Whether a new claim, its disk or its image can resolve it.

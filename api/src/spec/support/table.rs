@@ -118,7 +118,7 @@ sections! {
         Both "domain.devices.interfaces[].ports[].port", "";
         Both "domain.devices.interfaces[].ports[].protocol", "";
         Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
-        Refused "domain.devices.interfaces[].sriov", "virtual functions are not passed through yet";
+        Qemu "domain.devices.interfaces[].sriov", "virtual functions that networks of Multus have, in clusters";
         Both "domain.devices.interfaces[].state", "`up` and `down`, also of a guest that runs; `absent` is refused";
         NoEffect "domain.devices.interfaces[].tag", "config drives have no tags of devices";
     }

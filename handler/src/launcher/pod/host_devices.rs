@@ -1,4 +1,5 @@
-//! Devices of the host in a launcher Pod: the kubelet gave them to its container, with their addresses in the environment.
+//! Devices of the host in a launcher Pod: the kubelet gave them to its container, with their addresses in the environment. Those of
+//! networks are reported by Multus.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, OFlags, ResolveFlags, Uid, chownat, fstat};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use vireo_api::spec::{HostDevice as Requested, VFIO_OVERHEAD};
+use vireo_api::spec::{DeviceSource, HostDevice as Requested, VFIO_OVERHEAD};
 use vireo_vmconfig::{DeviceRequest, ExtraDevice, HostDevice};
 
 use super::root::Root;
@@ -31,6 +32,15 @@ pub(crate) enum HostDeviceError {
     /// A variable names something else.
     #[error("{field}: the variable {variable} has {address:?}, which {why}")]
     Address { field: String, variable: String, address: String, why: String },
+    /// Multus has reported no device.
+    #[error(
+        "{field}: Multus has reported no virtual function for the interface {interface} of the Pod: its network needs a resource of \
+         virtual functions, and a CNI plugin that has them"
+    )]
+    NoFunction { field: String, interface: String },
+    /// Multus has reported something else.
+    #[error("{field}: Multus has reported {address:?} for the interface {interface} of the Pod, which {why}")]
+    Function { field: String, interface: String, address: String, why: String },
 }
 
 /// The variables of a process: `/proc/PID/environ`. The process can change what is there.
@@ -62,19 +72,59 @@ const KINDS: [(&str, Parse); 3] = [
     (USB, |address| address.parse().map(HostDevice::Usb)),
 ];
 
+/// The interfaces of a Pod that Multus has reported, with the PCI addresses of those that are devices.
+type Networks = BTreeMap<String, Option<String>>;
+
+/// The virtual function that a Pod has for a network.
+fn function(field: String, interface: String, networks: &Networks) -> Result<DeviceRequest, HostDeviceError> {
+    let Some(Some(address)) = networks.get(&interface) else {
+        return Err(HostDeviceError::NoFunction { field, interface });
+    };
+    match address.parse() {
+        Ok(address) => Ok(DeviceRequest { field, device: ExtraDevice::Host(HostDevice::Pci(address)) }),
+        Err(error) => {
+            let (address, why) = (address.clone(), error.to_string());
+            Err(HostDeviceError::Function { field, interface, address, why })
+        }
+    }
+}
+
+/// Whether Multus has reported all virtual functions that are requested.
+///
+/// # Errors
+/// Names the first that it has not, or that is none.
+pub(crate) fn has_functions(requested: &[Requested], networks: &Networks) -> Result<(), HostDeviceError> {
+    requested.iter().try_for_each(|device| match device.source() {
+        DeviceSource::Resource(_) => Ok(()),
+        DeviceSource::Network(wanted) => {
+            function(device.field().to_string(), wanted.pod_interface(), networks).map(drop)
+        }
+    })
+}
+
 /// The devices of a container for those that are requested, each once. A USB device that is requested may be several.
 fn assign(
     requested: &[Requested],
     environment: &Environment<'_>,
+    networks: &Networks,
 ) -> Result<Vec<DeviceRequest>, HostDeviceError> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for device in requested {
-        *counts.entry(device.resource()).or_default() += 1;
+        if let DeviceSource::Resource(resource) = device.source() {
+            *counts.entry(resource).or_default() += 1;
+        }
     }
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     let mut assigned = Vec::new();
     for device in requested {
-        let (field, resource) = (device.field().to_string(), device.resource());
+        let field = device.field().to_string();
+        let resource = match device.source() {
+            DeviceSource::Resource(resource) => resource.as_str(),
+            DeviceSource::Network(wanted) => {
+                assigned.push(function(field, wanted.pod_interface(), networks)?);
+                continue;
+            }
+        };
         let count = counts.get(resource).copied().unwrap_or(1);
         let all = KINDS.map(|(prefix, parse)| (variable(prefix, resource), parse));
         let given = all.iter().find_map(|(variable, parse)| {
@@ -112,14 +162,18 @@ fn assign(
 ///
 /// # Errors
 /// Names the first that is not there.
-pub(crate) fn prepare(pid: i32, requested: &[Requested], memory: u64) -> io::Result<Vec<DeviceRequest>> {
+pub(crate) fn prepare(
+    pid: i32,
+    (requested, networks): (&[Requested], &Networks),
+    memory: u64,
+) -> io::Result<Vec<DeviceRequest>> {
     if requested.is_empty() {
         return Ok(Vec::new());
     }
     let process = format!("/proc/{pid}");
     let environment = fs::read(format!("{process}/environ"))?;
     let environment = String::from_utf8_lossy(&environment);
-    let devices = assign(requested, &Environment::of(&environment)).map_err(io::Error::other)?;
+    let devices = assign(requested, &Environment::of(&environment), networks).map_err(io::Error::other)?;
     let user = fs::metadata(&process)?;
     let owner = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
     let root = Root::of(pid)?;
@@ -191,8 +245,8 @@ mod tests {
 
     fn assigned(gpus: &[&str], others: &[&str], variables: &[&str]) -> Result<Vec<(String, String)>, String> {
         let text = variables.join("\0");
-        let devices =
-            assign(&requested(gpus, others), &Environment::of(&text)).map_err(|error| error.to_string())?;
+        let devices = assign(&requested(gpus, others), &Environment::of(&text), &Networks::new())
+            .map_err(|error| error.to_string())?;
         let short = |field: &str| field.replace("spec.domain.devices.", "");
         Ok(devices.iter().map(|one| (short(&one.field), one.device.to_string())).collect())
     }
@@ -219,6 +273,47 @@ mod tests {
         ];
         let expected = expected.map(|(field, device)| (field.to_owned(), device.to_owned()));
         assert_eq!(devices, expected);
+    }
+
+    #[test]
+    fn a_network_has_the_virtual_function_that_multus_reported() {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {
+                    "interfaces": [{"name": "pods", "masquerade": {}}, {"name": "blue", "sriov": {}}],
+                    "hostDevices": [{"name": "d", "deviceName": "a.b/c"}]}},
+                "networks": [{"name": "pods", "pod": {}}, {"name": "blue", "multus": {"networkName": "lan"}}]},
+        }))
+        .unwrap();
+        let vm = Vm::try_from(&vmi).unwrap();
+        let assigned = |networks: &[(&str, Option<&str>)]| {
+            let networks =
+                networks.iter().map(|(name, address)| ((*name).to_owned(), address.map(str::to_owned)));
+            let environment = Environment::of("PCI_RESOURCE_A_B_C=0000:01:00.0");
+            assign(vm.host_devices(), &environment, &networks.collect()).map_err(|error| error.to_string())
+        };
+        let blue = "pod16477688c0e";
+        let found = assigned(&[("eth0", None), (blue, Some("0000:65:00.2"))]).unwrap();
+        let found: Vec<_> = found.iter().map(|one| (one.field.as_str(), one.device.to_string())).collect();
+        let expected = [
+            ("spec.domain.devices.interfaces[1]", "the host's PCI device 0000:65:00.2".to_owned()),
+            ("spec.domain.devices.hostDevices[0]", "the host's PCI device 0000:01:00.0".to_owned()),
+        ];
+        assert_eq!(found, expected);
+        for networks in [&[("eth0", Some("0000:65:00.2"))][..], &[(blue, None)]] {
+            let error = assigned(networks).unwrap_err();
+            assert!(error.contains("interfaces[1]: Multus has reported no virtual function"), "{error}");
+        }
+        let is_reported = |name: &str, address: Option<&str>| {
+            let networks = Networks::from([(name.to_owned(), address.map(str::to_owned))]);
+            has_functions(vm.host_devices(), &networks).is_ok()
+        };
+        assert!(
+            is_reported(blue, Some("0000:65:00.2")) && !is_reported(blue, None) && !is_reported("eth0", None)
+        );
+        let error = assigned(&[(blue, Some("../0"))]).unwrap_err();
+        assert!(error.contains("has reported \"../0\"") && error.contains("must be the address"), "{error}");
     }
 
     #[test]
@@ -271,6 +366,6 @@ mod tests {
 
     #[test]
     fn a_vm_without_devices_needs_nothing_of_its_launcher() {
-        assert_eq!(prepare(-1, &[], 0).unwrap(), []);
+        assert_eq!(prepare(-1, (&[], &Networks::new()), 0).unwrap(), []);
     }
 }

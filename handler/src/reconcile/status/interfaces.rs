@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use vireo_api::names::PRIMARY_POD_INTERFACE;
-use vireo_api::spec::{Binding, Interface, Vm};
+use vireo_api::spec::{Binding, DeviceSource, Interface, VirtualFunction, Vm};
 use vireo_api::v1::InterfaceStatus;
 
 use super::Facts;
@@ -17,7 +17,23 @@ const MULTUS: &str = "multus-status";
 pub(super) fn statuses(vm: &Vm, facts: &Facts<'_>) -> Vec<InterfaceStatus> {
     let mut nics: Vec<&Interface> = vm.interfaces().iter().collect();
     nics.sort_by_key(|nic| !nic.network().is_primary());
-    nics.into_iter().filter_map(|nic| status(vm, nic, facts)).collect()
+    let functions = vm.host_devices().iter().filter_map(|device| match device.source() {
+        DeviceSource::Network(function) => Some(function),
+        DeviceSource::Resource(_) => None,
+    });
+    let functions = functions.filter(|_| !facts.phase.is_final()).map(of_function);
+    nics.into_iter().filter_map(|nic| status(vm, nic, facts)).chain(functions).collect()
+}
+
+/// What is known of a NIC that is a virtual function.
+fn of_function(function: &VirtualFunction) -> InterfaceStatus {
+    InterfaceStatus {
+        name: function.name().to_owned(),
+        mac: function.mac().map(|mac| mac.to_string()).unwrap_or_default(),
+        pod_interface_name: function.pod_interface(),
+        info_source: DOMAIN.to_owned(),
+        ..InterfaceStatus::default()
+    }
 }
 
 fn status(vm: &Vm, nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus> {
@@ -128,6 +144,26 @@ mod tests {
         note_multus(&mut found, &BTreeSet::from(["pod094a367b026".to_owned()]));
         let sources: Vec<_> = found.iter().map(|one| one.info_source.as_str()).collect();
         assert_eq!(sources, ["domain", "domain, multus-status"]);
+    }
+
+    #[test]
+    fn a_virtual_function_has_an_entry() {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [
+                    {"name": "lan", "sriov": {}, "macAddress": "02:00:00:00:00:09"}]}},
+                "networks": [{"name": "lan", "multus": {"networkName": "lan"}}],
+            },
+        }))
+        .unwrap();
+        let vm = Vm::try_from(&vmi).unwrap();
+        let found = statuses(&vm, &facts(Phase::Running));
+        let [lan] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!((lan.name.as_str(), lan.mac.as_str()), ("lan", "02:00:00:00:00:09"));
+        assert_eq!(lan.pod_interface_name, "pod094a367b026");
+        assert_eq!(statuses(&vm, &facts(Phase::Succeeded)), []);
     }
 
     #[test]
