@@ -13,7 +13,7 @@ use crate::host::{Host, HostBuilder, HostError};
 /// The image, as a host has it. Guests get copies.
 const IMAGE: &str = "/in/guest.raw";
 /// From the start of the monitor to the login prompt, on a busy test host.
-const BOOT: Duration = Duration::from_secs(150);
+const BOOT: Duration = Duration::from_secs(300);
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// A number of its own for every command, since a console shows the answers to earlier ones too.
