@@ -76,4 +76,4 @@ pub use syntax::is_dns_subdomain;
 pub use units::{Bytes, MilliCpus, QuantityError, VmiUid};
 pub use vireo_vmconfig::HugePage;
 pub use vm::Vm;
-pub use volume::{HostDiskCreate, MemoryDump, VolumeSource};
+pub use volume::{HostDiskCreate, MemoryDump, VolumeSource, memory_dump_size};

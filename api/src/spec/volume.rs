@@ -111,6 +111,17 @@ impl MemoryDump {
     }
 }
 
+/// What a claim has beside the guest's memory, as in KubeVirt.
+const MEMORY_DUMP_OVERHEAD: Bytes = Bytes::mebibytes(100);
+
+/// How large a claim must be for a dump of the memory of a VMI. `None` where the VMI does not say how much memory it has.
+pub fn memory_dump_size(spec: &v1::VirtualMachineInstanceSpec) -> Option<Bytes> {
+    let domain = &spec.domain;
+    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+    let memory = Bytes::try_from(guest.or(domain.resources.requests.get("memory"))?).ok()?;
+    Some(Bytes::new(memory.get().saturating_add(MEMORY_DUMP_OVERHEAD.get())))
+}
+
 /// A volume and where it was written.
 #[derive(Clone, Debug)]
 pub(super) struct Volume {

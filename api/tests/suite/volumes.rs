@@ -361,3 +361,15 @@ fn metrics_of_the_host_are_a_disk_that_is_read() {
     );
     assert!(vm.has_metrics_port() && !with_spec(json!({})).unwrap().has_metrics_port());
 }
+
+#[test]
+fn a_claim_for_a_memory_dump_is_larger_than_the_memory() {
+    let size = |domain: serde_json::Value| {
+        let spec = serde_json::from_value(json!({ "domain": domain })).unwrap();
+        vireo_api::spec::memory_dump_size(&spec).map(|size| size.to_string())
+    };
+    let requested = json!({"requests": {"memory": "64Mi"}});
+    assert_eq!(size(json!({"memory": {"guest": "1Gi"}, "resources": requested})).as_deref(), Some("1124Mi"));
+    assert_eq!(size(json!({ "resources": requested })).as_deref(), Some("164Mi"));
+    assert_eq!(size(json!({})), None);
+}

@@ -4,15 +4,12 @@ use axum::extract::Request;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
-use vireo_api::spec::Bytes;
-use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
+use vireo_api::spec::{Bytes, memory_dump_size};
+use vireo_api::v1::VirtualMachine;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::{ApiError, VirtApi, accepted, body, read, refused, requires_put, retry_on_conflict};
 use crate::vm::memory_dump;
-
-/// What a claim has beside the guest's memory: KubeVirt's.
-const OVERHEAD: Bytes = Bytes::mebibytes(100);
 
 /// Records what is asked for in the VM.
 pub(super) async fn serve(
@@ -69,21 +66,14 @@ async fn fits(server: &VirtApi, vm: &VirtualMachine, claim: &str) -> Result<(), 
         return Err(ApiError::not_found(format!("persistentvolumeclaims {claim:?} not found")));
     };
     let found: PersistentVolumeClaim = read(found)?;
-    match unfit(&found, guest_memory(&vmi)) {
+    match unfit(&found, memory_dump_size(&vmi.spec).unwrap_or(Bytes::new(0))) {
         Some(message) => conflict(&message),
         None => Ok(()),
     }
 }
 
-fn guest_memory(vmi: &VirtualMachineInstance) -> Bytes {
-    let domain = &vmi.spec.domain;
-    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
-    let requested = domain.resources.requests.get("memory");
-    guest.or(requested).and_then(|size| Bytes::try_from(size).ok()).unwrap_or(Bytes::new(0))
-}
-
-/// Why memory of this size is not dumped to a claim, if that is so.
-fn unfit(claim: &PersistentVolumeClaim, memory: Bytes) -> Option<String> {
+/// Why a memory dump that needs so much is not written to a claim, if that is so.
+fn unfit(claim: &PersistentVolumeClaim, needed: Bytes) -> Option<String> {
     let (spec, status) = (claim.spec.as_ref(), claim.status.as_ref());
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     if spec.is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block")) {
@@ -96,7 +86,6 @@ fn unfit(claim: &PersistentVolumeClaim, memory: Bytes) -> Option<String> {
     let bound = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
     let requested = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
     let size = bound.or(requested).and_then(|size| size.0.parse::<Bytes>().ok()).unwrap_or(Bytes::new(0));
-    let needed = Bytes::new(memory.get().saturating_add(OVERHEAD.get()));
     (size < needed)
         .then(|| format!("pvc size [{size}] should be bigger than the memory and its overhead [{needed}]"))
 }
@@ -113,8 +102,8 @@ mod tests {
             json_patch::merge(&mut spec, &more);
             serde_json::from_value(json!({"metadata": {"name": "dumps"}, "spec": spec})).unwrap()
         };
-        let memory = Bytes::mebibytes(64);
-        assert_eq!(unfit(&claim("164Mi", json!({})), memory), None);
+        let needed = Bytes::mebibytes(164);
+        assert_eq!(unfit(&claim("164Mi", json!({})), needed), None);
         for (size, more, expected) in [
             (
                 "163Mi",
@@ -124,7 +113,7 @@ mod tests {
             ("1Gi", json!({"volumeMode": "Block"}), "must be Filesystem"),
             ("1Gi", json!({"accessModes": ["ReadOnlyMany"]}), "is read-only"),
         ] {
-            let why = unfit(&claim(size, more), memory).unwrap();
+            let why = unfit(&claim(size, more), needed).unwrap();
             assert!(why.contains(expected), "{why}");
         }
     }

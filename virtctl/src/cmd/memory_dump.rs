@@ -1,14 +1,13 @@
 //! `virtctl memory-dump`: the server writes the memory of a VM to a claim, which may be made for it.
 
 use serde_json::{Value, json};
-use vireo_api::spec::Bytes;
+use vireo_api::spec::{Bytes, memory_dump_size};
+use vireo_api::v1::VirtualMachineInstance;
 
 use super::Failure;
 use crate::cli::{MemoryDump, MemoryDumpCommand, NewClaim, Server};
 use crate::client::{Client, ClientError};
 
-/// What a claim has beside the guest's memory.
-const OVERHEAD: Bytes = Bytes::mebibytes(100);
 /// What the file system of a claim takes of it, in percent: the default of CDI.
 const FILE_SYSTEM: u64 = 6;
 const MEBIBYTE: u64 = 1 << 20;
@@ -57,23 +56,17 @@ pub(crate) async fn memory_dump(server: &Server, args: &MemoryDump) -> Result<()
 /// Makes a claim that is large enough for the memory of a VM that runs.
 async fn create(client: &Client, vm: &str, name: &str, wanted: &NewClaim) -> Result<(), Failure> {
     let vmi = client.get(&client.kubevirt(&format!("virtualmachineinstances/{vm}"))?).await?;
-    let memory = guest_memory(&vmi).ok_or_else(|| DumpError::NoMemory(vm.to_owned()))?;
+    let vmi: VirtualMachineInstance = serde_json::from_value(vmi).map_err(ClientError::Json)?;
+    let needed = memory_dump_size(&vmi.spec).ok_or_else(|| DumpError::NoMemory(vm.to_owned()))?;
     let claims = format!("/api/v1/namespaces/{}/persistentvolumeclaims", client.namespace());
-    let made = client.post(&claims, &manifest(name, memory, wanted)).await;
+    let made = client.post(&claims, &manifest(name, needed, wanted)).await;
     made.map_err(|error| DumpError::Claim(name.to_owned(), error))?;
     println!("PVC {}/{name} created", client.namespace());
     Ok(())
 }
 
-fn guest_memory(vmi: &Value) -> Option<Bytes> {
-    let domain = vmi.pointer("/spec/domain")?;
-    let guest = domain.pointer("/memory/guest").or_else(|| domain.pointer("/resources/requests/memory"))?;
-    guest.as_str()?.parse().ok()
-}
-
-fn manifest(name: &str, memory: Bytes, wanted: &NewClaim) -> Value {
-    let used = memory.get().saturating_add(OVERHEAD.get());
-    let size = (used / 100).saturating_mul(100 + FILE_SYSTEM).div_ceil(MEBIBYTE);
+fn manifest(name: &str, needed: Bytes, wanted: &NewClaim) -> Value {
+    let size = (needed.get() / 100).saturating_mul(100 + FILE_SYSTEM).div_ceil(MEBIBYTE);
     let mut spec = json!({
         "accessModes": [wanted.access_mode], "resources": {"requests": {"storage": format!("{size}Mi")}},
     });
@@ -100,16 +93,12 @@ mod tests {
     fn a_claim_has_room_for_memory_and_file_system() {
         let line = "get web --claim-name=dumps --create-claim --storage-class=local";
         let MemoryDumpCommand::Get { new_claim, .. } = command(line).unwrap() else { panic!("{line}") };
-        let vmi = json!({"spec": {"domain": {"memory": {"guest": "1Gi"}}}});
-        let claim = manifest("dumps", guest_memory(&vmi).unwrap(), &new_claim);
+        let claim = manifest("dumps", Bytes::mebibytes(1124), &new_claim);
         assert_eq!(
             claim["spec"],
             json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1192Mi"}},
                 "storageClassName": "local"})
         );
-        let requested = json!({"spec": {"domain": {"resources": {"requests": {"memory": "64Mi"}}}}});
-        assert_eq!(guest_memory(&requested), Some(Bytes::mebibytes(64)));
-        assert_eq!(guest_memory(&json!({"spec": {"domain": {}}})), None);
     }
 
     #[test]
