@@ -331,3 +331,28 @@ impl Reconcile for Pods {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn multus_reports_interfaces_and_which_of_them_are_devices() {
+        let multus = |status: Value| {
+            let annotations = json!({ NETWORK_STATUS_ANNOTATION: status });
+            LauncherPod::read(json!({"metadata": {"annotations": annotations}})).unwrap().published().multus
+        };
+        let reported = json!([
+            {"name": "pods", "interface": "eth0", "ips": ["10.244.0.7"], "default": true},
+            {"name": "n/lan", "interface": "pod16477688c0e", "device-info":
+                {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:65:00.2"}}},
+            {"name": "without an interface"},
+        ]);
+        let expected = [("eth0", None), ("pod16477688c0e", Some("0000:65:00.2"))];
+        let expected = expected.map(|(name, address)| (name.to_owned(), address.map(str::to_owned)));
+        assert_eq!(multus(reported.to_string().into()), BTreeMap::from(expected));
+        assert_eq!(multus("not JSON".into()), BTreeMap::new());
+    }
+}

@@ -25,7 +25,7 @@ use vireo_proto::launcher::{Disk, disk_source::Source};
 
 pub(crate) use self::claims::ClaimSpace;
 use self::claims::{NewDisk, open_disk as open_claim, open_state};
-pub(crate) use self::host_devices::{has_functions, permit_locking, prepare as prepare_host_devices};
+pub(crate) use self::host_devices::{functions, permit_locking, prepare as prepare_host_devices};
 pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
 use super::files::{PodFiles, named, open_disk};

@@ -426,9 +426,9 @@ impl VmiReconciler {
                 let pid = self.link()?.pid();
                 let pod = self.node.launcher_pod(&self.key.namespace, self.known()?.uid);
                 let networks = pod.map(|pod| pod.multus).unwrap_or_default();
-                launcher::pod::has_functions(&requested, &networks).map_err(sync_error(NO_FUNCTION))?;
-                let prepare =
-                    move || launcher::pod::prepare_host_devices(pid, (&requested, &networks), memory);
+                let functions =
+                    launcher::pod::functions(&requested, &networks).map_err(sync_error(NO_FUNCTION))?;
+                let prepare = move || launcher::pod::prepare_host_devices(pid, &requested, functions, memory);
                 run_blocking("FailedLaunch", move || prepare().map_err(sync_error("FailedLaunch"))).await
             }
         }

@@ -75,6 +75,21 @@ const KINDS: [(&str, Parse); 3] = [
 /// The interfaces of a Pod that Multus has reported, with the PCI addresses of those that are devices.
 type Networks = BTreeMap<String, Option<String>>;
 
+/// The virtual functions of a Pod for those that are requested.
+///
+/// # Errors
+/// Names the first that Multus has not reported.
+pub(crate) fn functions(
+    requested: &[Requested],
+    networks: &Networks,
+) -> Result<Vec<DeviceRequest>, HostDeviceError> {
+    let wanted = requested.iter().filter_map(|device| match device.source() {
+        DeviceSource::Network(wanted) => Some((device.field().to_string(), wanted.pod_interface())),
+        DeviceSource::Resource(_) => None,
+    });
+    wanted.map(|(field, interface)| function(field, interface, networks)).collect()
+}
+
 /// The virtual function that a Pod has for a network.
 fn function(field: String, interface: String, networks: &Networks) -> Result<DeviceRequest, HostDeviceError> {
     let Some(Some(address)) = networks.get(&interface) else {
@@ -89,42 +104,22 @@ fn function(field: String, interface: String, networks: &Networks) -> Result<Dev
     }
 }
 
-/// Whether Multus has reported all virtual functions that are requested.
-///
-/// # Errors
-/// Names the first that it has not, or that is none.
-pub(crate) fn has_functions(requested: &[Requested], networks: &Networks) -> Result<(), HostDeviceError> {
-    requested.iter().try_for_each(|device| match device.source() {
-        DeviceSource::Resource(_) => Ok(()),
-        DeviceSource::Network(wanted) => {
-            function(device.field().to_string(), wanted.pod_interface(), networks).map(drop)
-        }
-    })
-}
-
-/// The devices of a container for those that are requested, each once. A USB device that is requested may be several.
+/// The devices of a container for the resources that are requested, each once. A USB device that is requested may be several.
 fn assign(
     requested: &[Requested],
     environment: &Environment<'_>,
-    networks: &Networks,
 ) -> Result<Vec<DeviceRequest>, HostDeviceError> {
+    let requested = requested.iter().filter_map(|device| match device.source() {
+        DeviceSource::Resource(resource) => Some((device.field().to_string(), resource.as_str())),
+        DeviceSource::Network(_) => None,
+    });
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for device in requested {
-        if let DeviceSource::Resource(resource) = device.source() {
-            *counts.entry(resource).or_default() += 1;
-        }
+    for (_, resource) in requested.clone() {
+        *counts.entry(resource).or_default() += 1;
     }
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     let mut assigned = Vec::new();
-    for device in requested {
-        let field = device.field().to_string();
-        let resource = match device.source() {
-            DeviceSource::Resource(resource) => resource.as_str(),
-            DeviceSource::Network(wanted) => {
-                assigned.push(function(field, wanted.pod_interface(), networks)?);
-                continue;
-            }
-        };
+    for (field, resource) in requested {
         let count = counts.get(resource).copied().unwrap_or(1);
         let all = KINDS.map(|(prefix, parse)| (variable(prefix, resource), parse));
         let given = all.iter().find_map(|(variable, parse)| {
@@ -158,13 +153,15 @@ fn assign(
     Ok(assigned)
 }
 
-/// Finds the devices that a VM requests in the Pod of the launcher with a process ID, and lets the launcher use them. Blocks.
+/// Finds the devices that a VM requests in the Pod of the launcher with a process ID, beside the virtual functions of its networks,
+/// and lets the launcher use all of them. Blocks.
 ///
 /// # Errors
 /// Names the first that is not there.
 pub(crate) fn prepare(
     pid: i32,
-    (requested, networks): (&[Requested], &Networks),
+    requested: &[Requested],
+    functions: Vec<DeviceRequest>,
     memory: u64,
 ) -> io::Result<Vec<DeviceRequest>> {
     if requested.is_empty() {
@@ -173,7 +170,8 @@ pub(crate) fn prepare(
     let process = format!("/proc/{pid}");
     let environment = fs::read(format!("{process}/environ"))?;
     let environment = String::from_utf8_lossy(&environment);
-    let devices = assign(requested, &Environment::of(&environment), networks).map_err(io::Error::other)?;
+    let mut devices = functions;
+    devices.extend(assign(requested, &Environment::of(&environment)).map_err(io::Error::other)?);
     let user = fs::metadata(&process)?;
     let owner = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
     let root = Root::of(pid)?;
@@ -245,8 +243,8 @@ mod tests {
 
     fn assigned(gpus: &[&str], others: &[&str], variables: &[&str]) -> Result<Vec<(String, String)>, String> {
         let text = variables.join("\0");
-        let devices = assign(&requested(gpus, others), &Environment::of(&text), &Networks::new())
-            .map_err(|error| error.to_string())?;
+        let devices =
+            assign(&requested(gpus, others), &Environment::of(&text)).map_err(|error| error.to_string())?;
         let short = |field: &str| field.replace("spec.domain.devices.", "");
         Ok(devices.iter().map(|one| (short(&one.field), one.device.to_string())).collect())
     }
@@ -287,32 +285,28 @@ mod tests {
         }))
         .unwrap();
         let vm = Vm::try_from(&vmi).unwrap();
-        let assigned = |networks: &[(&str, Option<&str>)]| {
+        let found = |networks: &[(&str, Option<&str>)]| {
             let networks =
                 networks.iter().map(|(name, address)| ((*name).to_owned(), address.map(str::to_owned)));
-            let environment = Environment::of("PCI_RESOURCE_A_B_C=0000:01:00.0");
-            assign(vm.host_devices(), &environment, &networks.collect()).map_err(|error| error.to_string())
+            functions(vm.host_devices(), &networks.collect()).map_err(|error| error.to_string())
+        };
+        let text = |devices: &[DeviceRequest]| -> Vec<(String, String)> {
+            devices.iter().map(|one| (one.field.clone(), one.device.to_string())).collect()
+        };
+        let expected = |field: &str, device: &str| {
+            let field = format!("spec.domain.devices.{field}");
+            vec![(field, format!("the host's PCI device {device}"))]
         };
         let blue = "pod16477688c0e";
-        let found = assigned(&[("eth0", None), (blue, Some("0000:65:00.2"))]).unwrap();
-        let found: Vec<_> = found.iter().map(|one| (one.field.as_str(), one.device.to_string())).collect();
-        let expected = [
-            ("spec.domain.devices.interfaces[1]", "the host's PCI device 0000:65:00.2".to_owned()),
-            ("spec.domain.devices.hostDevices[0]", "the host's PCI device 0000:01:00.0".to_owned()),
-        ];
-        assert_eq!(found, expected);
+        let given = found(&[("eth0", None), (blue, Some("0000:65:00.2"))]).unwrap();
+        assert_eq!(text(&given), expected("interfaces[1]", "0000:65:00.2"));
+        let of_resources = assign(vm.host_devices(), &Environment::of("PCI_RESOURCE_A_B_C=0000:01:00.0"));
+        assert_eq!(text(&of_resources.unwrap()), expected("hostDevices[0]", "0000:01:00.0"));
         for networks in [&[("eth0", Some("0000:65:00.2"))][..], &[(blue, None)]] {
-            let error = assigned(networks).unwrap_err();
+            let error = found(networks).unwrap_err();
             assert!(error.contains("interfaces[1]: Multus has reported no virtual function"), "{error}");
         }
-        let is_reported = |name: &str, address: Option<&str>| {
-            let networks = Networks::from([(name.to_owned(), address.map(str::to_owned))]);
-            has_functions(vm.host_devices(), &networks).is_ok()
-        };
-        assert!(
-            is_reported(blue, Some("0000:65:00.2")) && !is_reported(blue, None) && !is_reported("eth0", None)
-        );
-        let error = assigned(&[(blue, Some("../0"))]).unwrap_err();
+        let error = found(&[(blue, Some("../0"))]).unwrap_err();
         assert!(error.contains("has reported \"../0\"") && error.contains("must be the address"), "{error}");
     }
 
@@ -366,6 +360,6 @@ mod tests {
 
     #[test]
     fn a_vm_without_devices_needs_nothing_of_its_launcher() {
-        assert_eq!(prepare(-1, (&[], &Networks::new()), 0).unwrap(), []);
+        assert_eq!(prepare(-1, &[], Vec::new(), 0).unwrap(), []);
     }
 }
