@@ -9,7 +9,7 @@ use vireo_tests::{HostBuilder, HostError, Image, Status};
 
 const USAGE: &str = "\
 usage: nested [--smp N] [--memory MIB] [--file SRC[:NAME]]... [--tree DIR[:NAME]]... [--out DIR] [--tap NAME]
-              [--spare-device] [--deadline SECONDS] [--] CMD [ARG]...
+              [--disk IMAGE] [--spare-device] [--deadline SECONDS] [--] CMD [ARG]...
        nested --prepare
 
 Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it does.
@@ -18,6 +18,7 @@ Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it do
   --tree DIR   give all files of DIR to the host below /in/NAME (default: its own name)
   --out DIR    the host sees DIR as /out, writable
   --tap NAME   connect the host's eth0 to this tap device, which exists (default: the host has no NIC)
+  --disk IMAGE the host has the raw IMAGE as /dev/vdb, writable (default: none)
   --spare-device  give the host an IOMMU and a PCI device to pass on to a guest
   --memory     RAM of the host in MiB (default 2048)
   --smp        CPUs of the host (default 1)
@@ -76,6 +77,7 @@ struct Run {
     files: Vec<(PathBuf, String)>,
     trees: Vec<(PathBuf, String)>,
     tap: Option<String>,
+    disk: Option<PathBuf>,
     spare_device: bool,
     output: Option<PathBuf>,
     command: Vec<String>,
@@ -91,6 +93,7 @@ impl Arguments {
             files: Vec::new(),
             trees: Vec::new(),
             tap: None,
+            disk: None,
             spare_device: false,
             output: None,
             command: Vec::new(),
@@ -109,6 +112,7 @@ impl Arguments {
                 Long("file") => run.files.push(file(&parser.value()?.string()?)),
                 Long("tree") => run.trees.push(file(&parser.value()?.string()?)),
                 Long("tap") => run.tap = Some(parser.value()?.string()?),
+                Long("disk") => run.disk = Some(parser.value()?.into()),
                 Long("spare-device") => run.spare_device = true,
                 Long("out") => run.output = Some(parser.value()?.into()),
                 Value(program) => {
@@ -156,6 +160,9 @@ impl Run {
         }
         if let Some(tap) = self.tap {
             builder = builder.tap(tap);
+        }
+        if let Some(disk) = self.disk {
+            builder = builder.disk(disk);
         }
         if self.spare_device {
             builder = builder.spare_device();
