@@ -109,6 +109,16 @@ pub enum HostError {
         /// Which file.
         path: PathBuf,
     },
+    /// It takes no SCSI commands.
+    #[error(
+        "{what}: {path} is a file, and a lun needs a block device: use a claim of the volumeMode Block, or disk"
+    )]
+    NoBlockDevice {
+        /// Whose file it is.
+        what: String,
+        /// Which file.
+        path: PathBuf,
+    },
     /// The node agent has not opened it.
     #[error("{what}: the node agent has not passed {path} open")]
     NotPassed {
@@ -311,6 +321,9 @@ fn open_disk(
         DiskSource::Qcow2 { path, backing } => (path, backing.as_ref()),
     };
     let image = open(path, write)?;
+    if disk.tuning.scsi_passthrough && !is_block_device(&image) {
+        return Err(HostError::NoBlockDevice { what: what.to_owned(), path: path.clone() });
+    }
     lock(what, path, &image, access)?;
     let backing = backing.map(|path| {
         let file = open(path, false)?;
@@ -318,6 +331,11 @@ fn open_disk(
         Ok(file)
     });
     Ok(Some(DiskFiles { image, backing: backing.transpose()? }))
+}
+
+fn is_block_device(image: &File) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 fn open_file(what: &str, path: &Path, write: bool, passed: &PassedFiles) -> Result<File, HostError> {
@@ -504,6 +522,17 @@ mod tests {
         assert!(is_in_use(launch(true, false)));
         drop(alone);
         assert!(open(launch(true, false)).is_ok());
+    }
+
+    #[test]
+    fn a_lun_is_a_block_device() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("data"), b"").unwrap();
+        let mut launch = launch_in(dir.path());
+        launch.disks[0].source = DiskSource::Raw(dir.path().join("data"));
+        launch.disks[0].tuning.scsi_passthrough = true;
+        let fault = open(&launch, Kind::Qemu, &existing(), &PassedFiles::default()).unwrap_err();
+        assert!(fault.detail.contains("data is a file, and a lun needs a block device"), "{}", fault.detail);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct DiskTuning {
     pub pci_slot: Option<PciSlot>,
     /// Several VMs write to it.
     pub shareable: bool,
+    /// The guest's SCSI commands are those of the block device that is its content, which must take them (SCSI pass-through).
+    pub scsi_passthrough: bool,
 }
 
 /// The sizes of a disk's blocks.

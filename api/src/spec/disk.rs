@@ -182,7 +182,7 @@ pub(super) fn read(
             read_only: read_only
                 || source.is_read_only()
                 || (matches!(source, VolumeSource::Projected(_)) && bus != DiskBus::Sata),
-            serial: disk.serial,
+            serial: if tuning.scsi_passthrough { String::new() } else { disk.serial },
             boot_order: order,
             cache,
             io,
@@ -301,11 +301,21 @@ fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> Target {
         return Target { bus, field: at.at("bus"), device: DiskDevice::CdRom, read_only: true };
     }
     if let Some(lun) = &disk.lun {
-        let at = at.at("lun");
-        found.refuse_if(true, &at, "a SCSI device handed through");
+        let (outer, at) = (at, at.at("lun"));
+        found.refuse_if(
+            lun.reservation == Some(true),
+            &at.at("reservation"),
+            "a SCSI persistent reservation",
+        );
         let field = at.at("bus");
-        let bus = bus(&lun.bus, &field, found);
-        return Target { bus, field, device: DiskDevice::Disk, read_only: false };
+        if !lun.bus.is_empty() && bus(&lun.bus, &field, found) != DiskBus::Scsi {
+            found.invalid_value(&field, &lun.bus, "must be scsi: other buses do not pass SCSI commands on");
+        }
+        let own = "has no effect: the guest sees that of the device itself";
+        found.notice_if(!disk.serial.is_empty(), &outer.at("serial"), own);
+        found.notice_if(disk.block_size.is_some(), &outer.at("blockSize"), own);
+        let read_only = lun.readonly == Some(true);
+        return Target { bus: DiskBus::Scsi, field, device: DiskDevice::Disk, read_only };
     }
     let empty = v1::DiskTarget::default();
     let target = disk.disk.as_ref().unwrap_or(&empty);
@@ -408,8 +418,8 @@ fn tuning(
         found.not_supported(at, "dedicatedIOThread is for virtio disks: change the bus, or remove it");
     }
     let block_size = match &disk.block_size {
-        Some(size) => block_size(size, &at.at("blockSize"), found),
-        None => BlockSize::Default,
+        Some(size) if disk.lun.is_none() => block_size(size, &at.at("blockSize"), found),
+        _ => BlockSize::Default,
     };
     if let BlockSize::Custom { logical, .. } = block_size
         && bus == DiskBus::Sata
@@ -421,8 +431,8 @@ fn tuning(
     let address = disk.disk.as_ref().map(|target| target.pci_address.as_str()).unwrap_or_default();
     let pci_slot = pci_slot(address, &at.at("disk").at("pciAddress"), found);
     let multi_queue = devices.block_multi_queue == Some(true) && bus == DiskBus::Virtio;
-    let shareable = disk.shareable == Some(true);
-    DiskTuning { block_size, dedicated_io_thread, multi_queue, pci_slot, shareable }
+    let (shareable, scsi_passthrough) = (disk.shareable == Some(true), disk.lun.is_some());
+    DiskTuning { block_size, dedicated_io_thread, multi_queue, pci_slot, shareable, scsi_passthrough }
 }
 
 /// A slot of the PCI bus, where one is written.

@@ -138,8 +138,9 @@ fn has_disks(vm: &Vm) -> bool {
             (DiskBus::Sata, false) => !disk.read_only,
             (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => true,
         };
-        let is_usual = disk.tuning.block_size == BlockSize::Default && disk.tuning.pci_slot.is_none();
-        has_bus && is_usual && disk.serial.len() <= VIRTIO_SERIAL_LEN
+        let tuning = &disk.tuning;
+        let is_usual = tuning.block_size == BlockSize::Default && tuning.pci_slot.is_none();
+        has_bus && is_usual && !tuning.scsi_passthrough && disk.serial.len() <= VIRTIO_SERIAL_LEN
     };
     vm.fixed_disks().all(has_one) && on_bus(vm, DiskBus::Sata) <= SATA_PORTS
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use vireo_api::spec::Cause::{Duplicate, Invalid, NotSupported, Required, TooMany};
+use vireo_vmconfig::{BlockSize, DiskBus};
 
 use super::manifest::with_spec;
 use super::rules::each_is_refused;
@@ -337,6 +338,32 @@ fn a_shareable_disk_has_no_cache() {
     let report = with(json!("writeback")).unwrap_err();
     let [problem] = report.problems() else { panic!("{report}") };
     assert!(problem.message().ends_with("a sharable disk requires cache = none got: writeback"), "{report}");
+}
+
+#[test]
+fn a_lun_is_on_the_bus_scsi_and_as_its_device_is() {
+    let with = |lun: Value| {
+        let disk = json!({"name": "lun", "serial": "S1", "blockSize": {"matchVolume": {}}, "lun": lun});
+        let volume = json!({"name": "lun", "persistentVolumeClaim": {"claimName": "lun"}});
+        with_spec(json!({"domain": {"devices": {"disks": ["+", disk]}}, "volumes": ["+", volume]}))
+    };
+    for (lun, read_only) in [(json!({}), false), (json!({"bus": "scsi", "readonly": true}), true)] {
+        let vm = with(lun).unwrap();
+        let disk = vm.disks().iter().find(|disk| disk.name() == "lun").unwrap().config();
+        assert_eq!(
+            (disk.bus, disk.read_only, disk.tuning.scsi_passthrough),
+            (DiskBus::Scsi, read_only, true)
+        );
+        assert_eq!((disk.serial.as_str(), disk.tuning.block_size), ("", BlockSize::Default));
+        let notices: Vec<&str> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
+        let at = "spec.domain.devices.disks[2]";
+        assert_eq!(notices, [format!("{at}.serial"), format!("{at}.blockSize")]);
+    }
+    for (lun, field) in [(json!({"bus": "virtio"}), "bus"), (json!({"reservation": true}), "reservation")] {
+        let report = with(lun).unwrap_err();
+        let [problem] = report.problems() else { panic!("{report}") };
+        assert_eq!(problem.field().as_str(), format!("spec.domain.devices.disks[2].lun.{field}"));
+    }
 }
 
 #[test]

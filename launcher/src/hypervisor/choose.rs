@@ -236,6 +236,12 @@ fn tuning(disk: &Disk) -> Vec<Requirement> {
     if tuning.pci_slot.is_some() {
         requirements.push(Requirement::new(format!("{at}].disk.pciAddress"), "a fixed PCI address"));
     }
+    if tuning.scsi_passthrough {
+        requirements.push(Requirement::new(
+            format!("{at}].lun"),
+            "SCSI commands of the guest for a device of the host",
+        ));
+    }
     requirements
 }
 

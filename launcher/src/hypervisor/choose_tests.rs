@@ -180,12 +180,17 @@ fn drives_of_three_buses_run_on_native() {
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
-    let table: [(Change, &str, &str); 14] = [
+    let table: [(Change, &str, &str); 15] = [
         (|l| l.disks[0].bus = DiskBus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
             |l| l.disks[0].device = DiskDevice::CdRom,
             "spec.domain.devices.disks[0].disk.bus",
             "a CD drive on the bus virtio",
+        ),
+        (
+            |l| l.disks[0].tuning.scsi_passthrough = true,
+            "spec.domain.devices.disks[0].lun",
+            "SCSI commands of the guest",
         ),
         (|l| l.disks = vec![l.disks[0].clone(); 27], "disks", "30 PCI devices, of which 29 fit,"),
         (|l| l.disks = vec![sata(&l.disks[0]); 7], "spec.domain.devices.disks[0].disk.bus", "6 drives"),

@@ -12,6 +12,8 @@ const NETWORK: &str = "default";
 const TARGETS: [&str; 3] = ["disk", "cdrom", "lun"];
 /// The bus of disks; KubeVirt's for amd64.
 const BUS: &str = "sata";
+/// The only bus that a LUN can be on. KubeVirt writes the one of disks, with which such a VM does not start.
+const LUN_BUS: &str = "scsi";
 
 /// `binding` is that of the interface on the pod network that VMIs without interfaces get.
 pub(super) fn set_defaults(spec: &mut Fields, binding: &str) {
@@ -62,9 +64,9 @@ fn disk(disk: &mut Fields) {
     if TARGETS.iter().all(|target| get(disk, target).is_none()) {
         disk.insert("disk".to_owned(), json!({}));
     }
-    for target in TARGETS {
-        if let Some(target) = existing(disk, target) {
-            fill(target, "bus", BUS);
+    for name in TARGETS {
+        if let Some(target) = existing(disk, name) {
+            fill(target, "bus", if name == "lun" { LUN_BUS } else { BUS });
         }
     }
     if let Some(cdrom) = existing(disk, "cdrom") {

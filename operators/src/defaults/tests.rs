@@ -154,6 +154,12 @@ fn cases() -> Vec<(Value, Value)> {
                     {"name": "drive", "cdrom": {"bus": "sata", "readonly": true, "tray": "closed"}}]}}}),
         ),
         (
+            spec(json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}],
+                "domain": {"devices": {"disks": [{"name": "data", "lun": {}}]}}})),
+            json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}],
+                "domain": {"devices": {"disks": [{"name": "data", "lun": {"bus": "scsi"}}]}}}),
+        ),
+        (
             spec(json!({"volumes": [{"name": "answers", "sysprep": {"secret": {"name": "s"}}}]})),
             json!({"volumes": [{"name": "answers", "sysprep": {"secret": {"name": "s"}}}],
                 "domain": {"devices": {"disks": [

@@ -35,6 +35,7 @@ impl From<&Disk<DiskSource>> for wire::Disk {
             multi_queue: disk.tuning.multi_queue,
             pci_slot: disk.tuning.pci_slot.map_or(0, |slot| slot.number().into()),
             shareable: disk.tuning.shareable,
+            scsi_passthrough: disk.tuning.scsi_passthrough,
         }
     }
 }
@@ -62,6 +63,12 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
         problems.add(&format!("{at}.shareable"), "it needs a raw source and no cache");
         return None;
     }
+    if disk.scsi_passthrough
+        && (bus != Some(DiskBus::Scsi) || disk.cdrom || !matches!(source, DiskSource::Raw(_)))
+    {
+        problems.add(&format!("{at}.scsi_passthrough"), "it needs a disk on the bus scsi with a raw source");
+        return None;
+    }
     Some(Disk {
         name: disk.name,
         field: disk.field,
@@ -79,6 +86,7 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
             multi_queue: disk.multi_queue,
             pci_slot,
             shareable: disk.shareable,
+            scsi_passthrough: disk.scsi_passthrough,
         },
         source,
     })
@@ -208,6 +216,7 @@ mod tests {
                 multi_queue: true,
                 pci_slot: slot,
                 shareable: false,
+                scsi_passthrough: false,
             };
             Disk { tuning, ..first.clone() }
         });

@@ -67,9 +67,9 @@ sections! {
         Both "domain.devices.disks[].disk.readonly", "refused on `sata`, as by KubeVirt";
         Both "domain.devices.disks[].errorPolicy", "of CD-ROM drives on `native` alone";
         Both "domain.devices.disks[].io", "it changes nothing on `native`";
-        Refused "domain.devices.disks[].lun.bus", "SCSI devices are not passed through yet";
-        Refused "domain.devices.disks[].lun.readonly", "SCSI devices are not passed through yet";
-        Refused "domain.devices.disks[].lun.reservation", "SCSI devices are not passed through yet";
+        Qemu "domain.devices.disks[].lun.bus", "`scsi`; of claims of the mode Block whose devices take SCSI commands";
+        Qemu "domain.devices.disks[].lun.readonly", "";
+        Refused "domain.devices.disks[].lun.reservation", "SCSI persistent reservations are not passed on yet";
         Both "domain.devices.disks[].name", "";
         Both "domain.devices.disks[].serial", "";
         Both "domain.devices.disks[].shareable", "of claims and host disks; without cache";

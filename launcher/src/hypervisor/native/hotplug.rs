@@ -152,6 +152,10 @@ impl Volumes {
         if !matches!(disk.bus, DiskBus::Scsi | DiskBus::Virtio) {
             return Err(rejected(Code::Unsupported, "volumes are attached on scsi and virtio".to_owned()));
         }
+        if disk.tuning.scsi_passthrough {
+            let detail = "a lun is attached to VMs on qemu, and this one runs on native: attach it as a disk";
+            return Err(rejected(Code::Unsupported, detail.to_owned()));
+        }
         let device = plan::attached_disk(&self.launch, disk, files)?;
         let growth = device.growth().clone();
         let stall = self.stalling.add(disk.name.clone(), device.stall());
@@ -271,6 +275,15 @@ mod tests {
             let detach = HotplugAction::Detach("data".to_owned());
             assert_eq!(answer_to(&mut volumes, detach).await, None, "it is out already");
         }
+    }
+
+    #[tokio::test]
+    async fn a_lun_is_not_attached() {
+        let (mut volumes, _events) = volumes(true);
+        let HotplugAction::Attach(mut disk, files) = attach(DiskBus::Scsi, "") else { panic!("a disk") };
+        disk.tuning.scsi_passthrough = true;
+        let fault = answer_to(&mut volumes, HotplugAction::Attach(disk, files)).await.expect("a fault");
+        assert!(fault.detail.contains("this one runs on native"), "{fault:?}");
     }
 
     #[tokio::test]

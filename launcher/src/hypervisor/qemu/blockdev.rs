@@ -34,10 +34,25 @@ pub(super) struct DiskFds {
 pub(super) struct ImageFd {
     /// Its number.
     pub fd: i32,
+    /// What it is open on.
+    pub kind: ImageKind,
+}
+
+/// What QEMU must know of an open file or block device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ImageKind {
     /// A block device rather than a file.
     pub block_device: bool,
     /// The sizes of its blocks.
     pub blocks: Blocks,
+}
+
+impl ImageKind {
+    /// That of an open file or block device.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let block_device = file.metadata()?.file_type().is_block_device();
+        Ok(Self { block_device, blocks: Blocks::of(file)? })
+    }
 }
 
 /// The sizes of the blocks of a file or block device, in bytes.
@@ -114,7 +129,7 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>],
             }
         };
         complete(&mut device, disk, &node);
-        block_size(&mut device, disk, fds.map(|fds| fds.image.blocks));
+        block_size(&mut device, disk, fds.map(|fds| fds.image.kind.blocks));
         if let Some(order) = boot_index(launch, disk, index) {
             device["bootindex"] = json!(order);
         }
@@ -132,8 +147,12 @@ pub(super) fn scsi_controller() -> Value {
     json!({ "driver": "virtio-scsi-pci", "id": "scsi" })
 }
 
-fn scsi_driver(disk: &Disk) -> &'static str {
-    if disk.is_cdrom() { "scsi-cd" } else { "scsi-hd" }
+pub(super) fn scsi_driver(disk: &Disk) -> &'static str {
+    match disk.tuning.scsi_passthrough {
+        true => "scsi-block",
+        false if disk.is_cdrom() => "scsi-cd",
+        false => "scsi-hd",
+    }
 }
 
 fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> Value {
@@ -166,8 +185,8 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
     if !disk.serial.is_empty() {
         device["serial"] = json!(disk.serial);
     }
-    // A CD drive has no cache to speak of, and no property for one.
-    if !disk.is_cdrom() || disk.bus == DiskBus::Virtio {
+    // A CD drive has no cache to speak of, and no property for one; that of a SCSI device of the host is its own.
+    if !disk.tuning.scsi_passthrough && (!disk.is_cdrom() || disk.bus == DiskBus::Virtio) {
         device["write-cache"] = json!(if disk.cache == CacheMode::WriteThrough { "off" } else { "on" });
     }
 }
@@ -204,7 +223,7 @@ fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
 pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
     let file = |image: ImageFd, read_only: bool| {
         let mut file = json!({
-            "driver": if image.block_device { "host_device" } else { "file" },
+            "driver": if image.kind.block_device { "host_device" } else { "file" },
             "filename": format!("/dev/fdset/{}", image.fd),
             "read-only": read_only,
             // The launcher holds the lock, on the same open file.

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use super::super::blockdev::{Blocks, ImageFd};
+use super::super::blockdev::{Blocks, ImageFd, ImageKind};
 use serde_json::Value;
 
 use super::*;
@@ -12,7 +12,8 @@ use vireo_vmconfig::{
 };
 
 fn file(fd: i32) -> ImageFd {
-    ImageFd { fd, block_device: false, blocks: Blocks { logical: 4096, physical: 8192 } }
+    let blocks = Blocks { logical: 4096, physical: 8192 };
+    ImageFd { fd, kind: ImageKind { block_device: false, blocks } }
 }
 
 /// The command line of a VM; its disks' descriptors are 10, 11 (backing), 12, 13...
@@ -255,6 +256,28 @@ fn a_shareable_disk_has_other_writers() {
         .filter(|device| device.contains("scsi-hd"))
         .map(|device| device.contains("share-rw\":true"));
     assert_eq!(shares.collect::<Vec<_>>(), [true, false], "{devices:#?}");
+}
+
+#[test]
+fn a_lun_is_the_device_of_the_host_in_all_that_it_tells() {
+    let tuning = DiskTuning { scsi_passthrough: true, ..DiskTuning::default() };
+    let lun = Disk { tuning, serial: String::new(), read_only: true, ..disk(DiskBus::Scsi) };
+    let line = line(&Launch { disks: vec![lun, disk(DiskBus::Scsi)], ..sample::kernel_boot() }, true);
+    let found = device(&line, "scsi-block");
+    assert_eq!((&found["bus"], &found["drive"]), (&json!("scsi.0"), &json!("disk0")));
+    for own in ["serial", "write-cache", "logical_block_size"] {
+        assert_eq!(found.get(own), None, "{found}");
+    }
+    assert_eq!(values(&line, "-device").iter().filter(|device| device.contains("scsi-hd")).count(), 1);
+}
+
+#[test]
+fn a_block_device_is_opened_as_one() {
+    for (block_device, driver) in [(false, "file"), (true, "host_device")] {
+        let image = ImageFd { fd: 10, kind: ImageKind { block_device, ..ImageKind::default() } };
+        let content = blockdev::content(&disk(DiskBus::Virtio), "disk0", &DiskFds { image, backing: None });
+        assert_eq!(content["file"]["driver"], driver);
+    }
 }
 
 #[test]

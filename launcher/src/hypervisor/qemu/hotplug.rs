@@ -19,6 +19,7 @@ use super::super::guest::{
     HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, drive_locked, plugged_volume, still_attached,
 };
 use super::super::target::{FixedDisks, empty_drives};
+use super::blockdev::ImageKind;
 use super::process::set_direct_io;
 use crate::fault::{Code, fault, fault_at};
 use crate::launch::{Disk, Launch};
@@ -50,6 +51,8 @@ struct Volume {
     number: u32,
     /// The port of a virtio device.
     port: Option<usize>,
+    /// What its image is open on.
+    image: ImageKind,
     /// The drive that a medium is for.
     drive: Option<Drive>,
     /// QEMU has no device of it any more.
@@ -250,9 +253,19 @@ impl Hotplug {
             Some(drive) => drive.target.clone(),
             None => self.fixed.target(disk, &known),
         };
+        let image = match ImageKind::of(image) {
+            Ok(kind) if disk.tuning.scsi_passthrough && !kind.block_device => {
+                let detail = format!("volume {} is a file, and a lun needs a block device", disk.name);
+                return reject(Code::HostResource, &detail);
+            }
+            Ok(kind) => kind,
+            Err(error) => {
+                return reject(Code::HostResource, &format!("volume {}: {error}", disk.name));
+            }
+        };
         self.count += 1;
         let status = plugged_volume(disk, target);
-        Ok(Volume { status, bus: disk.bus, number: self.count, port, drive, device_gone: false })
+        Ok(Volume { status, bus: disk.bus, number: self.count, port, image, drive, device_gone: false })
     }
 
     /// QEMU has answered the last command.
@@ -261,7 +274,8 @@ impl Hotplug {
         let number = operation.volume.number;
         match (operation.stage, answer) {
             (Stage::TakeFile, Ok(())) => {
-                let line = operation.disk.as_deref().map(|disk| qmp_commands::add_node(disk, number));
+                let image = operation.volume.image;
+                let line = operation.disk.as_deref().map(|disk| qmp_commands::add_node(disk, number, image));
                 self.advance(operation, Stage::AddNode, line?)
             }
             (Stage::AddNode, Ok(())) => match &operation.volume.drive {

@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileExt as _, FileTypeExt};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use tracing::debug;
 use vireo_proto::launcher::Fault;
 use vireo_vmm::FirmwareLogScanner;
 
-use super::blockdev::{Blocks, DiskFds, ImageFd};
+use super::blockdev::{DiskFds, ImageFd, ImageKind};
 use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::HostResources;
@@ -55,18 +55,16 @@ type OwnedDisk = (OwnedImage, Option<OwnedImage>);
 
 struct OwnedImage {
     fd: OwnedFd,
-    block_device: bool,
-    blocks: Blocks,
+    kind: ImageKind,
 }
 
 impl OwnedImage {
     fn share(file: &File) -> io::Result<Self> {
-        let block_device = file.metadata()?.file_type().is_block_device();
-        Ok(Self { fd: file.as_fd().try_clone_to_owned()?, block_device, blocks: Blocks::of(file)? })
+        Ok(Self { fd: file.as_fd().try_clone_to_owned()?, kind: ImageKind::of(file)? })
     }
 
     fn number(&self) -> ImageFd {
-        ImageFd { fd: self.fd.as_raw_fd(), block_device: self.block_device, blocks: self.blocks }
+        ImageFd { fd: self.fd.as_raw_fd(), kind: self.kind }
     }
 }
 

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::super::args::Args;
-use super::super::blockdev::{self, Blocks, DiskFds, ImageFd};
+use super::super::blockdev::{self, DiskFds, ImageFd, ImageKind};
 use super::super::pci::HOTPLUG_SLOT;
 use crate::launch::{Disk, Launch};
 use vireo_vmconfig::DiskBus;
@@ -54,18 +54,16 @@ pub(super) fn take_file(number: u32) -> String {
     line("add-fd", &json!({ "fdset-id": set(number) }))
 }
 
-pub(super) fn add_node(disk: &Disk, number: u32) -> String {
+pub(super) fn add_node(disk: &Disk, number: u32, image: ImageKind) -> String {
     let fd = i32::try_from(set(number)).unwrap_or(i32::MAX);
-    // A claim's disk is a regular file.
-    let files =
-        DiskFds { image: ImageFd { fd, block_device: false, blocks: Blocks::default() }, backing: None };
+    let files = DiskFds { image: ImageFd { fd, kind: image }, backing: None };
     line("blockdev-add", &blockdev::content(disk, &node(number), &files))
 }
 
 pub(super) fn add_device(disk: &Disk, number: u32, port: Option<usize>) -> String {
     let mut arguments = match port {
         Some(port) => json!({ "driver": "virtio-blk-pci", "bus": port_name(port) }),
-        None => json!({ "driver": "scsi-hd", "bus": "scsi.0" }),
+        None => json!({ "driver": blockdev::scsi_driver(disk), "bus": "scsi.0" }),
     };
     blockdev::complete(&mut arguments, disk, &node(number));
     blockdev::block_size(&mut arguments, disk, None);
