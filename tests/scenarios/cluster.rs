@@ -185,43 +185,91 @@ fn is_read_by_others(archive: &Path) {
     }
 }
 
+/// A VM that needs KVM waits for a node with it, where guests run on the native monitor and on QEMU.
 #[test]
-fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
+fn cluster_kvm_node() -> Result<(), HostError> {
+    on_cluster("cluster-kvm", |vireo, cluster| {
+        installation::install(vireo);
+        match node_has_kvm(vireo) {
+            false => kvm::guests_on_a_node_that_joins(vireo, cluster),
+            true => {
+                eprintln!("cluster: skipped: a node with KVM that joins, since the first one has it");
+                Ok(())
+            }
+        }
+    })
+}
+
+/// The installation, one guest, and what is refused; in the end nothing of it is left.
+#[test]
+fn cluster_installation() -> Result<(), HostError> {
     let begun = Instant::now();
     let images = cluster::images();
     let digests = digests(&images);
     assert_eq!(digests, self::digests(&cluster::images()), "images that are made again differ");
     images.iter().for_each(|archive| is_read_by_others(archive));
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
-    let cluster = cluster_up("cluster", &images, ALL + disturbed::limit())?;
+    on_cluster("cluster", |vireo, cluster| {
+        installation::becomes_available(vireo)?;
+        installation::is_configured(vireo)?;
+        emulates(vireo)?;
+        installation::is_monitored(vireo)?;
+        guest::runs(vireo)?;
+        writes::are_few(vireo, cluster)?;
+        refused::fields(vireo)?;
+        refused::images(vireo)?;
+        refused::quota(vireo)?;
+        refused::full_disk(vireo)?;
+        leaves_nothing(vireo)?;
+        installation::is_removed(vireo, "clusterrole.rbac.authorization.k8s.io/left-by-kubevirt")?;
+        chart::is_installed_and_removed(vireo)
+    })
+}
+
+/// Volumes, state and networks of guests.
+#[test]
+fn cluster_volumes_and_networks() -> Result<(), HostError> {
+    on_cluster("cluster-volumes", |vireo, _| {
+        installation::install(vireo);
+        emulates(vireo)?;
+        volumes::are_kept(vireo, volumes::Storage::Node)?;
+        state::is_kept(vireo)?;
+        networks::are_attached(vireo)?;
+        leaves_nothing(vireo)
+    })
+}
+
+/// VirtualMachines outlive updates, and the loss of components, of the API server and of their node.
+#[test]
+fn cluster_machines_outlive_losses() -> Result<(), HostError> {
+    on_cluster("cluster-machines", |vireo, _| {
+        installation::install(vireo);
+        emulates(vireo)?;
+        let authority = installation::authority(vireo);
+        installation::configure(vireo, installation::SHORT_AUTHORITY)?;
+        machine::starts_and_stops(vireo)?;
+        machine::is_updated(vireo)?;
+        machine::outlives_its_components(vireo)?;
+        disturbed::components_are_killed(vireo)?;
+        disturbed::api_server_is_away(vireo)?;
+        installation::has_another_authority(vireo, &authority)?;
+        machine::returns(vireo)?;
+        machine::moves_away(vireo)?;
+        machine::fails_with_its_node(vireo)?;
+        leaves_nothing(vireo)
+    })
+}
+
+/// Runs a scenario on a cluster of its own, which is up, with nothing of Vireo but its images.
+fn on_cluster(
+    name: &str,
+    scenario: impl FnOnce(&Vireo<'_>, &Cluster) -> Result<(), HostError>,
+) -> Result<(), HostError> {
+    let begun = Instant::now();
+    let cluster = cluster_up(name, &cluster::images(), ALL + disturbed::limit())?;
     let vireo = Vireo::new(&cluster, begun);
     vireo.step("Kubernetes is up");
-    installation::becomes_available(&vireo)?;
-    let authority = installation::authority(&vireo);
-    installation::is_configured(&vireo)?;
-    needs_kvm(&vireo, &cluster)?;
-    installation::is_monitored(&vireo)?;
-    guest::runs(&vireo)?;
-    writes::are_few(&vireo, &cluster)?;
-    refused::fields(&vireo)?;
-    refused::images(&vireo)?;
-    refused::quota(&vireo)?;
-    refused::full_disk(&vireo)?;
-    volumes::are_kept(&vireo, volumes::Storage::Node)?;
-    state::is_kept(&vireo)?;
-    networks::are_attached(&vireo)?;
-    machine::starts_and_stops(&vireo)?;
-    machine::is_updated(&vireo)?;
-    machine::outlives_its_components(&vireo)?;
-    disturbed::components_are_killed(&vireo)?;
-    disturbed::api_server_is_away(&vireo)?;
-    installation::has_another_authority(&vireo, &authority)?;
-    machine::returns(&vireo)?;
-    machine::moves_away(&vireo)?;
-    machine::fails_with_its_node(&vireo)?;
-    leaves_nothing(&vireo)?;
-    installation::is_removed(&vireo, "clusterrole.rbac.authorization.k8s.io/left-by-kubevirt")?;
-    chart::is_installed_and_removed(&vireo)?;
+    scenario(&vireo, &cluster)?;
     vireo.step("end");
     cluster.done();
     Ok(())
@@ -240,16 +288,19 @@ fn cluster_up(name: &str, images: &[PathBuf], limit: Duration) -> Result<Cluster
     Ok(cluster)
 }
 
-/// Without KVM, guests wait for a node that has it, unless they may be emulated.
-fn needs_kvm(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(), HostError> {
-    let has = vireo.ok(r"get node node-1 -o jsonpath='{.status.allocatable.devices\.kubevirt\.io/kvm}'");
-    if !matches!(has.trim(), "" | "0") {
-        eprintln!("cluster: skipped: guests that wait for KVM, and native ones (node-1 has {has} of it)");
+/// Whether the first node has KVM.
+fn node_has_kvm(vireo: &Vireo<'_>) -> bool {
+    let count = vireo.ok(r"get node node-1 -o jsonpath='{.status.allocatable.devices\.kubevirt\.io/kvm}'");
+    !matches!(count.trim(), "" | "0")
+}
+
+/// Guests are emulated where there is no KVM.
+fn emulates(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    if node_has_kvm(vireo) {
+        eprintln!("cluster: guests are not emulated, since the node has KVM");
         return Ok(());
     }
-    kvm::native_guest_on_a_node_that_joins(vireo, cluster)?;
-    installation::configure(vireo, EMULATED)?;
-    Ok(())
+    installation::configure(vireo, EMULATED).map(drop)
 }
 
 /// What is deleted leaves no trace on the node.

@@ -17,6 +17,9 @@ pub(super) const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebi
     mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget \
     -A -l app.kubernetes.io/managed-by=virt-operator -o name";
 
+/// A KubeVirt object whose authority is due to be replaced after a minute.
+pub(super) const SHORT_AUTHORITY: &str = r#"{"spec": {"certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
+
 /// The definition of a kind of Prometheus's operator, without the schema.
 fn monitoring_definition(kind: &str) -> String {
     let singular = kind.to_lowercase();
@@ -104,11 +107,9 @@ pub(super) fn is_monitored(vireo: &Vireo<'_>) -> Result<(), HostError> {
 /// What the KubeVirt object says is done, refused, or named.
 pub(super) fn is_configured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a KubeVirt object is changed");
-    // The authority is due to be replaced after a minute.
     let patch = r#"{"spec": {"infra": {"replicas": 2},
         "configuration": {"vmRolloutStrategy": "Stage",
-            "developerConfiguration": {"featureGates": ["ExpandDisks", "Snapshot"], "cpuAllocationRatio": 20}},
-        "certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
+            "developerConfiguration": {"featureGates": ["ExpandDisks", "Snapshot"], "cpuAllocationRatio": 20}}}}"#;
     let warnings = configure(vireo, patch)?;
     // kubectl unquotes them, or not.
     let warnings = warnings.replace(['\\', '"'], "");

@@ -20,7 +20,7 @@ const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler --field-sele
 
 /// A VM that waits for KVM starts on a node that joins with it. A guest runs there on the native monitor and is used through
 /// the cluster's API, outlives its node agent, and is given up when its node is lost.
-pub(super) fn native_guest_on_a_node_that_joins(
+pub(super) fn guests_on_a_node_that_joins(
     vireo: &Vireo<'_>,
     cluster: &Cluster,
 ) -> Result<(), HostError> {
