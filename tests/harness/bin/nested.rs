@@ -19,7 +19,7 @@ Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it do
   --out DIR    the host sees DIR as /out, writable
   --tap NAME   connect the host's eth0 to this tap device, which exists (default: the host has no NIC)
   --disk IMAGE the host has the raw IMAGE as /dev/vdb, writable (default: none)
-  --spare-device  give the host an IOMMU and a PCI device to pass on to a guest
+  --spare-device  give the host devices to pass on to a guest: PCI devices with an IOMMU, a USB disk
   --memory     RAM of the host in MiB (default 2048)
   --smp        CPUs of the host (default 1)
   --deadline   when everything is killed (default 300)

@@ -134,8 +134,9 @@ impl HostBuilder {
         self
     }
 
-    /// Gives it an IOMMU and a PCI device 1234:11e8 behind it that nothing in the host has a driver for, to be passed on to a
-    /// guest. Default: neither.
+    /// Gives it devices to be passed on to a guest: an IOMMU and behind it a PCI device 1234:11e8 that nothing in the host has a
+    /// driver for, and a NIC 8086:10c9 with virtual functions 8086:10ca; an empty USB disk 46f4:0001. Default: none of
+    /// them.
     #[must_use]
     pub fn spare_device(mut self) -> Self {
         self.spare_device = true;
@@ -161,6 +162,10 @@ impl HostBuilder {
         let image = Image::get()?;
         let scratch = share(&self)?;
         image.write_host_initrd(&scratch.path().join("initrd")).map_err(HostError::Start)?;
+        if self.spare_device {
+            let disk = File::create(scratch.path().join("spare"));
+            disk.and_then(|disk| disk.set_len(1 << 20)).map_err(HostError::Start)?;
+        }
         let output = self.output.clone().unwrap_or_else(|| scratch.path().join("out"));
         let qemu = qemu(&self, &image, scratch.path(), &output);
         let places = Places { input: "/in".into(), work: "/tmp".into(), out: "/out".into(), output };
@@ -262,6 +267,11 @@ fn qemu(wanted: &HostBuilder, image: &Image, scratch: &Path, output: &Path) -> C
     if wanted.spare_device {
         // With interrupt remapping, which VFIO asks for.
         command.args(["-device", "intel-iommu,intremap=on", "-device", "edu"]);
+        let disk = format!("if=none,id=spare,format=raw,file={}", scratch.join("spare").display());
+        command.arg("-drive").arg(disk);
+        command.args(["-device", "qemu-xhci,id=usb", "-device", "usb-storage,bus=usb.0,drive=spare"]);
+        // Behind a port, each function is in an IOMMU group of its own.
+        command.args(["-device", "pcie-root-port,id=functions,chassis=1", "-device", "igb,bus=functions"]);
     }
     if let Some(tap) = &wanted.tap {
         command.arg("-netdev").arg(format!("tap,id=network,ifname={tap},script=no,downscript=no"));

@@ -8,10 +8,10 @@ use super::{GUEST, LIMIT, Vireo, guest};
 use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/cluster/networks.yaml");
-const DEFINITION: &str = include_str!("networks/definition.yaml");
+pub(super) const DEFINITION: &str = include_str!("networks/definition.yaml");
 const PLUGIN: &str = include_str!("networks/stand-in-for-multus");
 /// The CustomResourceDefinition of networks.
-const CRD: &str = "network-attachment-definitions.k8s.cni.cncf.io";
+pub(super) const CRD: &str = "network-attachment-definitions.k8s.cni.cncf.io";
 /// The node's address on the network of the manifest.
 const GATEWAY: &str = "10.77.0.1";
 /// The interface of the launcher Pod on the network `lan`.
