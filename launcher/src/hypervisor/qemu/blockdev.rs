@@ -50,8 +50,13 @@ pub(super) struct ImageKind {
 impl ImageKind {
     /// That of an open file or block device.
     pub(super) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self { blocks: Blocks::of(file)?, ..Self::of_plugged(file)? })
+    }
+
+    /// The same for a volume that is plugged in: its blocks are sectors. A launcher whose guest runs may not ask for others.
+    pub(super) fn of_plugged(file: &File) -> io::Result<Self> {
         let block_device = file.metadata()?.file_type().is_block_device();
-        Ok(Self { block_device, blocks: Blocks::of(file)? })
+        Ok(Self { block_device, blocks: Blocks::default() })
     }
 }
 

@@ -253,7 +253,7 @@ impl Hotplug {
             Some(drive) => drive.target.clone(),
             None => self.fixed.target(disk, &known),
         };
-        let image = match ImageKind::of(image) {
+        let image = match ImageKind::of_plugged(image) {
             Ok(kind) if disk.tuning.scsi_passthrough && !kind.block_device => {
                 let detail = format!("volume {} is a file, and a lun needs a block device", disk.name);
                 return reject(Code::HostResource, &detail);
