@@ -246,7 +246,7 @@ fn cluster_machines_outlive_losses() -> Result<(), HostError> {
         installation::install(vireo);
         emulates(vireo)?;
         let authority = installation::authority(vireo);
-        installation::configure(vireo, installation::SHORT_AUTHORITY)?;
+        installation::configure(vireo, installation::DISTURBED)?;
         machine::starts_and_stops(vireo)?;
         machine::is_updated(vireo)?;
         machine::outlives_its_components(vireo)?;

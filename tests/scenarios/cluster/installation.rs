@@ -17,8 +17,8 @@ pub(super) const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebi
     mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget \
     -A -l app.kubernetes.io/managed-by=virt-operator -o name";
 
-/// A KubeVirt object whose authority is due to be replaced after a minute.
-pub(super) const SHORT_AUTHORITY: &str = r#"{"spec": {"certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
+/// A KubeVirt object with two replicas on one node, too, whose authority is due to be replaced after a minute.
+pub(super) const DISTURBED: &str = r#"{"spec": {"infra": {"replicas": 2}, "certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
 
 /// The definition of a kind of Prometheus's operator, without the schema.
 fn monitoring_definition(kind: &str) -> String {
