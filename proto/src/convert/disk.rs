@@ -222,9 +222,15 @@ mod tests {
         });
         let sources = [DiskSource::Raw("/c".into()), DiskSource::Qcow2 { path: "/d".into(), backing: None }]
             .map(|source| Disk { source, ..first.clone() });
+        let lun = Disk {
+            bus: DiskBus::Scsi,
+            tuning: DiskTuning { scsi_passthrough: true, ..DiskTuning::default() },
+            source: DiskSource::Raw("/e".into()),
+            ..first.clone()
+        };
         let empty =
             Disk { device: DiskDevice::CdRom, read_only: true, source: DiskSource::NoMedium, ..first };
-        buses.chain(caches).chain(policies).chain(sources).chain(tuned).chain([empty])
+        buses.chain(caches).chain(policies).chain(sources).chain(tuned).chain([lun, empty])
     }
 
     #[test]
@@ -254,6 +260,10 @@ mod tests {
             ),
             (wire::Disk { error_policy: 77, ..message() }, "disk.error_policy: no such value: 77"),
             (wire::Disk { source: None, ..message() }, "disk: no source"),
+            (
+                wire::Disk { scsi_passthrough: true, ..message() },
+                "disk.scsi_passthrough: it needs a disk on the bus scsi with a raw source",
+            ),
             (
                 wire::Disk {
                     block_size: Some(wire::disk::BlockSize {
