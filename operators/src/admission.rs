@@ -9,6 +9,7 @@ mod host_devices;
 pub mod host_paths;
 pub mod instancetype;
 pub mod kubevirt;
+pub mod luns;
 pub mod networks;
 pub mod pod;
 pub mod pool;

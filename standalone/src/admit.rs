@@ -11,7 +11,7 @@ use vireo_client::Kind;
 use vireo_handler::provisioner::CLASS;
 use vireo_handler::storage::AllowedPaths;
 use vireo_operators::Problem;
-use vireo_operators::admission::{self, data_volumes, networks, reserved, vmi};
+use vireo_operators::admission::{self, data_volumes, luns, networks, reserved, vmi};
 
 use crate::host_paths;
 use crate::resource::{claim, storage, volume};
@@ -86,7 +86,8 @@ impl Admission for VirtAdmission {
         {
             none(causes(vec![problem]))?;
         }
-        none(causes(networks::without_pods(kind, new, old)))
+        none(causes(networks::without_pods(kind, new, old)))?;
+        none(causes(luns::without_block_devices(kind, new, old)))
     }
 
     fn delete(

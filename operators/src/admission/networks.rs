@@ -37,7 +37,10 @@ pub(super) fn bridge_on_pod_network(kind: Kind, new: &Value, old: Option<&Value>
 }
 
 /// The elements of a list of an instance with their fields, if one of them changed.
-fn changed<'a>(instance: &Instance<'a>, list: &'a str) -> impl Iterator<Item = (String, &'a Value)> {
+pub(super) fn changed<'a>(
+    instance: &Instance<'a>,
+    list: &'a str,
+) -> impl Iterator<Item = (String, &'a Value)> {
     let path = format!("/{}", list.replace('.', "/"));
     let elements = instance.changed(&path).and_then(Value::as_array).into_iter().flatten();
     let at = instance.field(list);
