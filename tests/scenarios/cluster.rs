@@ -190,7 +190,7 @@ fn is_read_by_others(archive: &Path) {
 fn cluster_kvm_node() -> Result<(), HostError> {
     on_cluster("cluster-kvm", |vireo, cluster| {
         installation::install(vireo);
-        match node_has_kvm(vireo) {
+        match node_has_kvm(vireo)? {
             false => kvm::guests_on_a_node_that_joins(vireo, cluster),
             true => {
                 eprintln!("cluster: skipped: a node with KVM that joins, since the first one has it");
@@ -288,15 +288,18 @@ fn cluster_up(name: &str, images: &[PathBuf], limit: Duration) -> Result<Cluster
     Ok(cluster)
 }
 
-/// Whether the first node has KVM.
-fn node_has_kvm(vireo: &Vireo<'_>) -> bool {
-    let count = vireo.ok(r"get node node-1 -o jsonpath='{.status.allocatable.devices\.kubevirt\.io/kvm}'");
-    !matches!(count.trim(), "" | "0")
+/// Whether the first node has KVM, once its agent has offered what it has.
+fn node_has_kvm(vireo: &Vireo<'_>) -> Result<bool, HostError> {
+    let node = vireo.becomes("node node-1", "takes VMIs", |node| {
+        node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
+    })?;
+    let count = node["status"]["allocatable"]["devices.kubevirt.io/kvm"].as_str().unwrap_or_default();
+    Ok(!matches!(count, "" | "0"))
 }
 
 /// Guests are emulated where there is no KVM.
 fn emulates(vireo: &Vireo<'_>) -> Result<(), HostError> {
-    if node_has_kvm(vireo) {
+    if node_has_kvm(vireo)? {
         eprintln!("cluster: guests are not emulated, since the node has KVM");
         return Ok(());
     }
