@@ -1,4 +1,5 @@
 //! Targets that need nothing private.
+#![cfg(feature = "api")]
 
 use vireo_api::spec::{Bytes, ImageRef, Ipv4Net, Ipv6Net, MilliCpus, VmiUid};
 use vireo_api::v1::Quantity;

@@ -1,4 +1,4 @@
-//! Writes inputs to begin with: `seeds DIRECTORY`, below which each target has a directory.
+//! Writes inputs to begin with: `seeds DIRECTORY`, below which each target of the features has a directory.
 #![no_main]
 
 use std::path::PathBuf;
@@ -20,10 +20,15 @@ fn write() -> i32 {
         return 2;
     };
     let seeds = [
+        #[cfg(feature = "vmm")]
         vireo_vmm::fuzzing::seeds(),
+        #[cfg(feature = "launcher")]
         vireo_launcher::fuzzing::seeds(),
+        #[cfg(feature = "handler")]
         vireo_handler::fuzzing::seeds(),
+        #[cfg(feature = "importer")]
         vireo_importer::fuzzing::seeds(),
+        #[cfg(feature = "api")]
         vireo_fuzz::seeds(),
     ]
     .concat();
