@@ -14,10 +14,12 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{OFlags, ResolveFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
+use tokio::time::timeout;
 use uuid::Uuid;
 use vireo_api::names::{ATTACHMENT_SOCKET, DISKS_VOLUME, IMAGES_VOLUME, SOCKETS_VOLUME, hotplug_disk};
 use vireo_proto::files;
@@ -29,7 +31,7 @@ pub(crate) use self::host_devices::{functions, permit_locking, prepare as prepar
 pub(crate) use self::images::{ImageContainer, ImageVolume};
 use self::root::Root;
 use super::files::{PodFiles, named, open_disk};
-use super::process;
+use super::{process, socket};
 use crate::node::{Attachment, Attachments};
 use crate::state::VmiDir;
 use crate::storage::volumes::VolumeError;
@@ -37,6 +39,9 @@ use crate::storage::{ClaimError, DumpDirectory, HostDisks, fits_dump};
 
 /// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
 pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
+
+/// How long an attachment Pod that runs has to make its socket.
+const ATTACHMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Finds the launcher of a Pod by its socket, and stamps it. `pods` is the kubelet's directory of Pods. Blocks.
 ///
@@ -149,6 +154,23 @@ fn claim<'a>(disk: &'a Disk, claims: &ClaimDisks) -> Option<(&'a str, Option<u64
     }
 }
 
+/// Waits until the socket of an attachment Pod is there: the kubelet reports that its process runs before that has made it.
+/// Returns after [`ATTACHMENT_TIMEOUT`] in any case, or when it cannot wait: what opens files of the Pod reports the error.
+/// `pods` is the kubelet's directory of Pods.
+pub(crate) async fn await_attachment(pod: &Attachment, pods: &Path) {
+    let socket = attachment_socket(pod, pods);
+    let _ = timeout(ATTACHMENT_TIMEOUT, socket::appears(&socket)).await;
+}
+
+/// The attachment Pod that has the claim of a disk.
+pub(crate) fn attachment_of<'a>(disk: &Disk, attachments: &'a Attachments) -> Option<&'a Attachment> {
+    attachments.values().find(|pod| claim(disk, &pod.disks).is_some())
+}
+
+fn attachment_socket(pod: &Attachment, pods: &Path) -> PathBuf {
+    volume(pods, &pod.uid, SOCKETS_VOLUME).join(ATTACHMENT_SOCKET)
+}
+
 /// Opens the files of a disk that is hotplugged: those of a claim in the attachment Pod that has it. `pods` is the kubelet's
 /// directory of Pods. Blocks.
 ///
@@ -159,7 +181,7 @@ pub(crate) fn open_attached(
     (attachments, space): (&Attachments, ClaimSpace),
     pods: &Path,
 ) -> io::Result<Vec<(String, OwnedFd)>> {
-    let found = attachments.values().find_map(|pod| Some((pod, claim(disk, &pod.disks)?)));
+    let found = attachment_of(disk, attachments).and_then(|pod| Some((pod, claim(disk, &pod.disks)?)));
     let Some((pod, (path, bytes))) = found else { return open_disk(disk, &HostDisks::default()) };
     let root = root_of(pod, path, pods)?;
     let new = bytes.map(|bytes| NewDisk { bytes, space });
@@ -173,7 +195,7 @@ pub(crate) fn open_attached(
 /// When its process has ended.
 fn root_of(pod: &Attachment, path: &str, pods: &Path) -> io::Result<Root> {
     let uid: Uuid = parsed(&pod.uid)?;
-    let process = files::peer(&volume(pods, &pod.uid, SOCKETS_VOLUME).join(ATTACHMENT_SOCKET));
+    let process = files::peer(&attachment_socket(pod, pods));
     let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
     is_of_pod(process, uid)?;
     Root::of(process.as_raw_nonzero().get())
@@ -226,6 +248,28 @@ mod tests {
         for (cgroups, expected) in table {
             assert_eq!(is_in_pod(cgroups, pod), expected, "{cgroups}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_attachment_pod_is_awaited_until_it_has_its_socket() {
+        let pods = tempfile::tempdir().unwrap();
+        let pod = Attachment {
+            uid: Uuid::new_v4().to_string(),
+            name: "hp-volume-data".to_owned(),
+            disks: ClaimDisks::new(),
+        };
+        let socket = attachment_socket(&pod, pods.path());
+        fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let waiting = tokio::spawn({
+            let (pod, pods) = (pod.clone(), pods.path().to_owned());
+            async move { await_attachment(&pod, &pods).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        fs::write(&socket, "").unwrap();
+        waiting.await.unwrap();
+        // Without a directory to watch, too.
+        await_attachment(&pod, Path::new("/absent")).await;
     }
 
     #[test]

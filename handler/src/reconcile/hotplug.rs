@@ -15,6 +15,7 @@ use super::volumes::{self, Change};
 use crate::launcher;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
+use crate::node::Attachment;
 use crate::settings::Runtime;
 use crate::storage::{self, HostDisks, StorageError};
 
@@ -127,6 +128,16 @@ impl VmiReconciler {
         first
     }
 
+    /// Waits for the process of an attachment Pod. Returns `false` when it is interrupted.
+    pub(super) async fn await_attachment(
+        &self,
+        pod: Option<&Attachment>,
+        interrupt: &mut Interrupt<'_>,
+    ) -> bool {
+        let (Runtime::Pods(pods), Some(pod)) = (&self.node.settings.runtime, pod) else { return true };
+        interrupt.or(launcher::pod::await_attachment(pod, pods)).await.is_some()
+    }
+
     async fn hotplug(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {
         let (places, record) = (self.places(vm)?, self.known()?);
         let prepare = storage::prepare_disk(vm, disk, &places, &self.node.jobs);
@@ -137,6 +148,9 @@ impl VmiReconciler {
         let runtime = self.node.settings.runtime.clone();
         let attachments = self.node.attachments(&self.key.namespace, record.uid);
         let space = self.node.claim_space();
+        if !self.await_attachment(launcher::pod::attachment_of(&disk, &attachments), interrupt).await {
+            return Ok(());
+        }
         let pass = move || {
             // Users name no path of the node for a disk that is hotplugged.
             let files = match runtime {

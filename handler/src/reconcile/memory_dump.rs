@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 
 use jiff::Timestamp;
-use uuid::Uuid;
 use vireo_api::spec::{MemoryDump, Vm};
 use vireo_proto::files;
 use vireo_proto::launcher::{self as wire, DumpMemoryRequest, State};
@@ -15,6 +14,7 @@ use super::status::SyncError;
 use super::volumes::Places;
 use crate::launcher::link::LinkError;
 use crate::launcher::pod;
+use crate::node::Attachments;
 use crate::settings::Runtime;
 use crate::storage::{ClaimError, DumpDirectory};
 
@@ -55,8 +55,12 @@ impl VmiReconciler {
             return done.map_err(sync_error(DUMP_FAILED));
         };
         let (record, link) = (self.known()?, self.link()?);
+        let attachments = self.node.attachments(&self.key.namespace, record.uid);
+        if !self.await_attachment(attachments.get(dump.claim()), interrupt).await {
+            return Ok(());
+        }
         let prefix = prefix(&self.key.name, dump.volume());
-        let (open, socket) = (self.dump_directory((vm, record.uid), dump), record.dir.files_socket());
+        let (open, socket) = (self.dump_directory((vm, attachments), dump), record.dir.files_socket());
         let whose = prefix.clone();
         let pass = move || -> Result<(DumpDirectory, String), SyncError> {
             let directory = open().map_err(sync_error(DUMP_FAILED))?;
@@ -86,13 +90,13 @@ impl VmiReconciler {
     /// What opens the directory for a memory dump. It blocks.
     fn dump_directory(
         &self,
-        (vm, uid): (&Vm, Uuid),
+        (vm, attachments): (&Vm, Attachments),
         dump: &MemoryDump,
     ) -> impl FnOnce() -> Result<DumpDirectory, ClaimError> + Send + use<> {
         let (namespace, claim) = (self.key.namespace.clone(), dump.claim().to_owned());
         let bytes = vm.memory().guest().get();
         let runtime = self.node.settings.runtime.clone();
-        let (claims, attachments) = (self.node.claims(), self.node.attachments(&namespace, uid));
+        let claims = self.node.claims();
         move || {
             let name = (namespace.as_str(), claim.as_str());
             match (runtime, attachments.get(&claim)) {
