@@ -25,12 +25,12 @@ const NEEDED: [(CapabilitySet, &str, &str); 14] = [
     (
         CapabilitySet::NET_BIND_SERVICE,
         "NET_BIND_SERVICE",
-        "the sockets of the DHCP servers, which it passes to launchers",
+        "the sockets of the DHCP servers, which it passes to launchers, and ports of passt",
     ),
     (CapabilitySet::NET_RAW, "NET_RAW", "the sockets of router advertisements"),
-    (CapabilitySet::SETGID, "SETGID", "what reads images is of another group"),
+    (CapabilitySet::SETGID, "SETGID", "what reads images, and passt, are of another group"),
     (CapabilitySet::SETPCAP, "SETPCAP", "what reads images gives up its bounding set"),
-    (CapabilitySet::SETUID, "SETUID", "what reads images is another user"),
+    (CapabilitySet::SETUID, "SETUID", "what reads images, and passt, are another user"),
     (
         CapabilitySet::SYS_ADMIN,
         "SYS_ADMIN",
@@ -45,7 +45,7 @@ const NEEDED: [(CapabilitySet, &str, &str); 14] = [
     (
         CapabilitySet::SYS_RESOURCE,
         "SYS_RESOURCE",
-        "more locked memory for launchers with host devices, and real time for vCPUs",
+        "more locked memory for launchers with host devices, real time for vCPUs, and open files of passt",
     ),
 ];
 

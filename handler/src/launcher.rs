@@ -8,6 +8,7 @@ pub(crate) mod fake;
 pub(crate) mod files;
 pub mod link;
 pub(crate) mod numa;
+pub(crate) mod passt;
 pub(crate) mod pod;
 pub mod process;
 pub(crate) mod realtime;

@@ -285,12 +285,13 @@ pub fn prepare_host(
     range_ipv6.map_or(Ok(()), ipv6::prepare_host)
 }
 
-/// Makes a VM's network, or completes it. Blocks; repeatable.
+/// Makes a VM's network, or completes it. Without a guest's side of it, there is no tap: the guest uses sockets in the namespace.
+/// Blocks; repeatable.
 ///
 /// # Errors
 /// When the kernel rejects a part, and when a part exists that is not the VM's; the created parts stay for the retry or
 /// [`remove`].
-pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
+pub fn ensure(plan: &Plan, inside: Option<&Inside>) -> Result<(), NetworkError> {
     permitted()?;
     make_namespace(plan)?;
     make_wire(plan)?;
@@ -305,8 +306,8 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
             None => Ok(()),
         }
     })?;
-    let (plan, inside) = (plan.clone(), inside.clone());
-    in_namespace(&netns::path(&plan.namespace), move || set_up_namespace(&plan, &inside))
+    let (plan, inside) = (plan.clone(), inside.cloned());
+    in_namespace(&netns::path(&plan.namespace), move || set_up_namespace(&plan, inside.as_ref()))
 }
 
 /// Makes the guest's side of a Pod's network, or completes it: the tap behind the interface that the Pod has. Returns
@@ -331,6 +332,23 @@ pub fn ensure_in_pod(namespace: &Path, inside: &Inside) -> Result<Uplink, Networ
         sysctl("net/ipv4/conf/all/rp_filter", "1")?;
         Ok(uplink)
     })
+}
+
+/// The addresses of the network of a Pod, IPv4 first. Blocks.
+///
+/// # Errors
+/// When the namespace cannot be entered, or the kernel does not answer.
+pub fn addresses_in_pod(namespace: &Path) -> Result<Vec<IpAddr>, NetworkError> {
+    let addresses = || link::with_links(async |links| links.global_addresses(POD_INTERFACE).await);
+    Ok(first_of_each_family(in_namespace(namespace, addresses)?))
+}
+
+/// Lets every user of the calling thread's network namespace send ICMP echo requests (icmp(7)), as guests by passt do.
+///
+/// # Errors
+/// When the setting is rejected.
+pub(crate) fn permit_ping() -> io::Result<()> {
+    sysctl("net/ipv4/ping_group_range", "0\t2147483647").map(drop).map_err(io::Error::other)
 }
 
 /// Does work in the network namespace of a Pod.
@@ -366,7 +384,7 @@ fn set_up_guest_side(mtu: u32, inside: &Inside, has_ipv6: bool) -> Result<(), Ne
 }
 
 /// Sets up the inside of the namespace.
-fn set_up_namespace(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
+fn set_up_namespace(plan: &Plan, inside: Option<&Inside>) -> Result<(), NetworkError> {
     let (wire, wire_ipv6) = (plan.wire(), plan.wire_ipv6());
     if wire_ipv6.is_some() {
         sysctl("net/ipv6/conf/all/disable_ipv6", "0")?;
@@ -374,8 +392,10 @@ fn set_up_namespace(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     } else {
         sysctl("net/ipv6/conf/all/disable_ipv6", "1").or_else(absent_is_fine)?;
     }
-    sysctl("net/ipv4/ip_forward", "1")?;
-    set_up_guest_side(plan.mtu, inside, wire_ipv6.is_some())?;
+    if let Some(inside) = inside {
+        sysctl("net/ipv4/ip_forward", "1")?;
+        set_up_guest_side(plan.mtu, inside, wire_ipv6.is_some())?;
+    }
     link::with_links(async |links| {
         links.raise(LOOPBACK, None, None).await?;
         links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(plan.mtu)).await?;
@@ -386,7 +406,7 @@ fn set_up_namespace(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
         }
         Ok(())
     })?;
-    if wire_ipv6.is_some() {
+    if inside.is_some() && wire_ipv6.is_some() {
         ipv6::forward()?;
     }
     // Drop packets with a source address that is not the guest's own.

@@ -11,9 +11,12 @@ use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, USB_REDIRECTION_SOCKETS, VNC_SOCKET, launcher as wire};
 use vireo_vmconfig::{CpuPlacement, DiskSource, ExtraDevice, HostNode, HugePage, KernelFiles, Smbios};
 
+use crate::launcher::passt::Passt;
 use crate::network::TAP;
 use crate::network::bridge::{Bridge, Bridged, PodInterface, Route};
 use crate::network::dns::Resolver;
+use crate::network::inside::by_passt;
+use crate::network::ports::Ports;
 use crate::state::VmiDir;
 use crate::storage::Prepared;
 
@@ -218,6 +221,10 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
             });
             message.ipv6_lease = facts.has_ipv6.then(|| ipv6_lease(vm, &networks.ipv6, facts));
         }
+        Binding::Passt { .. } => {
+            message.mac = interface.mac()?.to_string();
+            message.passt = true;
+        }
         Binding::Bridge => {
             let (bridge, pod) = (Bridge::of(vm, interface.name())?, facts.bridged.get(interface.name())?);
             message.mac = interface.mac().or_else(|| pod.mac())?.to_string();
@@ -258,6 +265,18 @@ fn ipv6_lease(vm: &Vm, network: &Ipv6Net, facts: &Facts<'_>) -> wire::Ipv6Lease 
         dns_servers: servers.iter().filter(|server| server.is_ipv6()).map(ToString::to_string).collect(),
         search_domains,
     }
+}
+
+/// What passt of the NICs of a VM is to do.
+pub(crate) fn passt(vm: &Vm, host: &Resolver) -> Vec<Passt> {
+    let (servers, search) = resolver(vm, host);
+    let passt = |(nic, forwards): (&str, Vec<Ports>)| Passt {
+        nic: nic.to_owned(),
+        forwards,
+        servers: servers.clone(),
+        search: search.clone(),
+    };
+    by_passt(vm).map(passt).collect()
 }
 
 /// The name servers and search domains for the probes of a VM: those in the guest's leases.

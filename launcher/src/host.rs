@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::FileType;
 use tracing::debug;
-use vireo_proto::files::{KVM, tap_name, vhost_name};
+use vireo_proto::files::{KVM, passt_name, tap_name, vhost_name};
 use vireo_proto::launcher::Fault;
 
 pub use self::vsock::Vsock;
@@ -41,8 +41,9 @@ pub struct HostResources {
     pub firmware: Option<HostFirmware>,
     /// One for each disk; absent for an empty CD drive.
     pub disks: Vec<Option<DiskFiles>>,
-    /// The queues of the tap of each interface. QEMU opens those by itself that the node agent did not: there are none then.
-    pub taps: Vec<Vec<OwnedFd>>,
+    /// The queues of the tap of each interface, or the socket to its passt. QEMU opens those by itself that the node agent did
+    /// not: there are none then.
+    pub nics: Vec<Vec<OwnedFd>>,
     /// The node's vhost-net for each queue of each virtio NIC; none where there is none, or where it is not for this process.
     pub vhost: Vec<Vec<OwnedFd>>,
     /// Where the state of the TPM is kept, if it is.
@@ -157,6 +158,12 @@ pub enum HostError {
         #[source]
         source: io::Error,
     },
+    /// No socket to passt.
+    #[error("interface {interface}: the node agent passed no socket to passt")]
+    NoPasst {
+        /// The interface's name.
+        interface: String,
+    },
     /// No such network device.
     #[error("interface {interface}: network device {tap} not found in this network namespace")]
     NoTap {
@@ -205,19 +212,9 @@ pub fn open(
     });
     let disks = disks.collect();
     let vhost = launch.interfaces.iter().map(|interface| open_vhost(interface, passed)).collect();
-    let mut taps = Vec::new();
-    for Interface { name, tap, field, queue_pairs, .. } in &launch.interfaces {
-        let queues: Vec<OwnedFd> =
-            (0..*queue_pairs).map_while(|queue| passed.take(&tap_name(tap, queue))).collect();
-        let opened = match queues.is_empty() {
-            false => Ok(queues),
-            // Opening a tap that is not there would make one without a network.
-            true => find_tap(name, tap).and_then(|()| match kind {
-                Kind::Native => open_tap(name, tap, *queue_pairs),
-                Kind::Qemu => Ok(Vec::new()),
-            }),
-        };
-        taps.extend(collect(&mut errors, field, opened));
+    let mut nics = Vec::new();
+    for interface in &launch.interfaces {
+        nics.extend(collect(&mut errors, &interface.field, open_nic(interface, kind, passed)));
     }
     let tpm_state = launch.tpm_state.as_deref().and_then(|path| {
         let what = "the state of the TPM";
@@ -245,7 +242,7 @@ pub fn open(
         kernel,
         firmware,
         disks,
-        taps,
+        nics,
         vhost,
         tpm_state,
         pinning,
@@ -404,12 +401,30 @@ fn range(kind: i32, start: i64, bytes: i64) -> libc::flock {
     }
 }
 
-/// A device for each queue, or none.
-fn open_vhost(interface: &Interface, passed: &PassedFiles) -> Vec<OwnedFd> {
-    if interface.model != NicModel::Virtio {
-        return Vec::new();
+/// The queues of a tap, or the socket to passt.
+fn open_nic(interface: &Interface, kind: Kind, passed: &PassedFiles) -> Result<Vec<OwnedFd>, HostError> {
+    let name = &interface.name;
+    let Some(tap) = interface.peer.tap() else {
+        let socket = passed.take(&passt_name(name));
+        return Ok(vec![socket.ok_or_else(|| HostError::NoPasst { interface: name.clone() })?]);
+    };
+    let pairs = interface.queue_pairs;
+    let queues: Vec<OwnedFd> = (0..pairs).map_while(|queue| passed.take(&tap_name(tap, queue))).collect();
+    if !queues.is_empty() {
+        return Ok(queues);
     }
-    let open = |queue| match passed.take(&vhost_name(&interface.tap, queue)) {
+    // Opening a tap that is not there would make one without a network.
+    find_tap(name, tap)?;
+    match kind {
+        Kind::Native => open_tap(name, tap, pairs),
+        Kind::Qemu => Ok(Vec::new()),
+    }
+}
+
+/// A device for each queue of a tap, or none.
+fn open_vhost(interface: &Interface, passed: &PassedFiles) -> Vec<OwnedFd> {
+    let (NicModel::Virtio, Some(tap)) = (interface.model, interface.peer.tap()) else { return Vec::new() };
+    let open = |queue| match passed.take(&vhost_name(tap, queue)) {
         Some(device) => Ok(device),
         None => vireo_vmm::sys::vhost::open(),
     };
@@ -445,7 +460,7 @@ fn find_tap(interface: &str, tap: &str) -> Result<(), HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::sample;
+    use crate::launch::{NicPeer, sample};
 
     /// Firmware that is there; QEMU would read it.
     fn existing() -> firmware::Paths {
@@ -561,7 +576,8 @@ mod tests {
         let mut launch = launch_in(dir.path());
         launch.boot = sample::kernel_boot().boot;
         launch.interfaces = sample::kernel_boot().interfaces;
-        launch.interfaces[0].tap = "no-such-tap".into();
+        let device = "no-such-tap".to_owned();
+        launch.interfaces[0].peer = NicPeer::Tap { dhcp_device: device.clone(), device };
         let mut directory = launch.disks[0].clone();
         directory.name = "data".into();
         directory.read_only = true;

@@ -95,7 +95,7 @@ fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> R
     let nets = launch
         .interfaces
         .iter()
-        .zip(host.taps.into_iter().zip(host.vhost))
+        .zip(host.nics.into_iter().zip(host.vhost))
         .filter_map(|(wanted, (tap, vhost))| {
             let mut queues = tap.into_iter();
             let net = Net::new(queues.next()?, wanted.mac).more_queues(queues).vhost(vhost);
@@ -203,7 +203,7 @@ mod tests {
             kernel: Some((any_file(), None)),
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),
-            taps: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
+            nics: launch.interfaces.iter().map(|_| vec![any_file().into(), any_file().into()]).collect(),
             vhost: launch.interfaces.iter().map(|_| Vec::new()).collect(),
             tpm_state: None,
             metrics: None,

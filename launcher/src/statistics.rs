@@ -50,7 +50,10 @@ fn complete(launch: &Launch, stats: HypervisorStats) -> Statistics {
         Some(known)
     });
     statistics.disks = named.collect();
-    let taps = launch.interfaces.iter().map(|interface| (interface.name.as_str(), interface.tap.as_str()));
+    let taps = launch
+        .interfaces
+        .iter()
+        .filter_map(|interface| Some((interface.name.as_str(), interface.peer.tap()?)));
     statistics.interfaces = kernel::of_taps(taps);
     statistics
 }

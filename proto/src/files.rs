@@ -52,6 +52,11 @@ pub fn vhost_name(device: &str, queue: usize) -> String {
     format!("vhost:{device}/{queue}")
 }
 
+/// The name of the launcher's end of the socket to the passt of a NIC. QEMU's protocol of stream sockets is spoken there.
+pub fn passt_name(nic: &str) -> String {
+    format!("passt:{nic}")
+}
+
 /// The port of DHCP servers.
 const DHCP_PORT: u16 = 67;
 

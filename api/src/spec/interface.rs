@@ -75,7 +75,7 @@ impl Interface {
         self.model
     }
 
-    /// Its address. Where the manifest gives none, behind masquerade one that is derived from the VM and its name, and on
+    /// Its address. Where the manifest gives none, behind masquerade and passt one that is derived from the VM and its name, and on
     /// a bridge none: it is that of the interface in the Pod.
     pub fn mac(&self) -> Option<MacAddr> {
         self.mac
@@ -203,6 +203,17 @@ fn joined(
                     found.forbidden(&at, "ranges of ports are for masquerade: a bridge forwards everything");
                 }
                 (Binding::Bridge, mac)
+            }
+            (Some(BindingKind::Passt), _) => {
+                if *source != NetworkSource::Pod {
+                    found.invalid(&field.at("passtBinding"), "passt is for the pod network alone");
+                    continue;
+                }
+                let why = "passt has no other DHCP options than addresses and name servers";
+                found.notice_if(interface.dhcp_options.is_some(), &field.at("dhcpOptions"), why);
+                let derived = || uid.map(|uid| uid.mac_of(&interface.name));
+                let Some(mac) = mac.or_else(derived) else { continue };
+                (Binding::Passt { forwards }, Some(mac))
             }
             (Some(BindingKind::Sriov), _) => {
                 if source.is_primary() {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::report::Findings;
 use super::syntax::is_dns_subdomain;
-use super::{Field, Forwards};
+use super::{Field, Forwards, Port};
 use crate::names::{PRIMARY_POD_INTERFACE, pod_interface};
 use crate::v1;
 
@@ -151,6 +151,21 @@ pub enum Binding {
     },
     /// A Linux bridge: the guest takes over the MAC and the IP address of the interface in the Pod.
     Bridge,
+    /// A process of passt: the guest has the IP addresses of the Pod, and what it sends and gets goes through sockets there.
+    Passt {
+        /// What is forwarded to the guest.
+        forwards: Forwards,
+    },
+}
+
+impl Binding {
+    /// The ports that are forwarded and may have names; none where everything is, or ranges are.
+    pub fn ports(&self) -> &[Port] {
+        match self {
+            Self::Masquerade { forwards, .. } | Self::Passt { forwards } => forwards.ports(),
+            Self::Bridge => &[],
+        }
+    }
 }
 
 /// What a network is.
@@ -221,13 +236,13 @@ impl NetworkSource {
 pub(super) enum BindingKind {
     Bridge,
     Masquerade,
+    Passt,
     Sriov,
 }
 
 /// The binding of an interface, if it has one that there is.
 pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> Option<BindingKind> {
     let others = [
-        ("passtBinding", interface.passt_binding.is_some()),
         ("slirp", interface.slirp.is_some()),
         ("macvtap", interface.macvtap.is_some()),
         ("passt", interface.passt.is_some()),
@@ -236,6 +251,7 @@ pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Finding
     let known = [
         interface.bridge.as_ref().map(|_| BindingKind::Bridge),
         interface.masquerade.as_ref().map(|_| BindingKind::Masquerade),
+        interface.passt_binding.as_ref().map(|_| BindingKind::Passt),
         interface.sriov.as_ref().map(|_| BindingKind::Sriov),
     ];
     let mut given = known.iter().flatten().count();
@@ -243,7 +259,7 @@ pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Finding
         if there {
             given += 1;
             let message = format!(
-                "the binding {name} is not available: use masquerade: {{}}, bridge: {{}} or sriov: {{}}"
+                "the binding {name} is not available: use masquerade: {{}}, bridge: {{}}, passtBinding: {{}} or sriov: {{}}"
             );
             found.not_supported(&at.at(name), message);
         }
@@ -251,7 +267,9 @@ pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Finding
     match given {
         1 => {}
         0 if interface.extra.is_empty() => {
-            found.required_value(at, "write masquerade: {} for the pod network, bridge: {}, or sriov: {}");
+            let which =
+                "write masquerade: {} or passtBinding: {} for the pod network, bridge: {}, or sriov: {}";
+            found.required_value(at, which);
         }
         0 => {}
         _ => found.invalid(at, "has several bindings: keep one"),

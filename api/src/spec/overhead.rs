@@ -7,7 +7,7 @@ use vireo_vmconfig::{
 };
 
 use super::capacity::{NATIVE_HOTPLUG_SLOTS, NATIVE_SLOTS, SATA_PORTS};
-use super::{BootSource, Disk, HypervisorChoice, VFIO_OVERHEAD, Vm};
+use super::{Binding, BootSource, Disk, Forwards, HypervisorChoice, VFIO_OVERHEAD, Vm};
 
 const MIB: u64 = 1 << 20;
 /// The memory of guests that the native monitor runs, in bytes.
@@ -25,6 +25,10 @@ const DISPLAY: Part = Part { requested: 32 * MIB, most: 128 * MIB };
 const TPM: Part = Part { requested: 16 * MIB, most: 32 * MIB };
 /// The process `virtiofsd` of a shared file system.
 const FILESYSTEM: Part = Part { requested: 24 * MIB, most: 64 * MIB };
+/// The process `passt` with its buffers.
+const PASST: Part = Part { requested: 24 * MIB, most: 64 * MIB };
+/// The sockets of `passt` where it listens to all ports but the ephemeral ones, of which the kernel counts 4.5 KiB each.
+const PASST_ALL_PORTS: Part = Part { requested: 350 * MIB, most: 700 * MIB };
 /// Stacks and buffers of a vCPU and its queues.
 const VCPU: Part = Part { requested: 2 * MIB, most: 2 * MIB };
 /// Stacks and buffers of a disk or a NIC.
@@ -101,6 +105,8 @@ impl LauncherOverhead {
             (TPM, u64::from(has_tpm)),
             (FILESYSTEM, count(vm.filesystems().len())),
             (VFIO, u64::from(!vm.host_devices().is_empty())),
+            (PASST, count(passt(vm).count())),
+            (PASST_ALL_PORTS, count(passt(vm).filter(|forwards| **forwards == Forwards::All).count())),
         ];
         // A table of huge pages is of a few pages.
         let tables =
@@ -111,6 +117,14 @@ impl LauncherOverhead {
         };
         Self { requested: sum(|part| part.requested), most: sum(|part| part.most) }
     }
+}
+
+/// What is forwarded by the processes of passt of a VM.
+fn passt(vm: &Vm) -> impl Iterator<Item = &Forwards> {
+    vm.interfaces().iter().filter_map(|interface| match interface.binding() {
+        Binding::Passt { forwards } => Some(forwards),
+        Binding::Masquerade { .. } | Binding::Bridge => None,
+    })
 }
 
 /// Whether the native monitor has all that a VM is to have. The launcher chooses by the same, and says what is missing.
@@ -151,6 +165,7 @@ fn has_interfaces(vm: &Vm) -> bool {
         interface.pci_slot().is_none()
             && interface.acpi_index().is_none()
             && interface.model() == NicModel::Virtio
+            && !matches!(interface.binding(), Binding::Passt { .. })
             && !(starts_with_bios && interface.boot_order().is_some())
     })
 }

@@ -191,6 +191,9 @@ fn question(
     }
     if let Some(socket) = &probe.tcp_socket {
         let at = at.at("tcpSocket");
+        let is_by_passt = |one: &Interface| matches!(one.binding(), Binding::Passt { .. });
+        let why = "passt accepts connections before the guest does: use httpGet, exec or guestAgentPing";
+        found.notice_if(socket.host.is_empty() && interfaces.iter().any(is_by_passt), &at, why);
         let (port, host) = target((socket.port.as_ref(), &socket.host), &at, interfaces, found)?;
         return Some(ProbeQuestion::TcpSocket { port, host });
     }
@@ -223,13 +226,14 @@ fn target(
     interfaces: &[Interface],
     found: &mut Findings,
 ) -> Option<(u16, Option<ProbeHost>)> {
-    let is_masqueraded = |one: &Interface| matches!(one.binding(), Binding::Masquerade { .. });
+    let is_reached =
+        |one: &Interface| matches!(one.binding(), Binding::Masquerade { .. } | Binding::Passt { .. });
     let is_bridged = |one: &Interface| one.network().is_primary() && matches!(one.binding(), Binding::Bridge);
     if interfaces.iter().any(is_bridged) {
         let message = "needs the address of the Pod, which the guest has where the binding of the pod network is bridge: \
                        use exec or guestAgentPing, or the binding masquerade";
         found.not_supported(at, message);
-    } else if host.is_empty() && !interfaces.iter().any(is_masqueraded) {
+    } else if host.is_empty() && !interfaces.iter().any(is_reached) {
         found.invalid(at, "needs an interface on the pod network");
     }
     let target = match host.parse() {
@@ -266,10 +270,7 @@ fn number(
     match port {
         None => found.required_value(at, "give the port's number or name"),
         Some(IntOrString::String(name)) => {
-            let ports = interfaces.iter().flat_map(|interface| match interface.binding() {
-                Binding::Masquerade { forwards, .. } => forwards.ports(),
-                Binding::Bridge => &[],
-            });
+            let ports = interfaces.iter().flat_map(|interface| interface.binding().ports());
             let named = |port: &&super::Port| port.protocol() == Protocol::Tcp && port.name() == Some(name);
             match ports.clone().find(named) {
                 Some(port) => return Some(port.port()),

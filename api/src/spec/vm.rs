@@ -5,7 +5,7 @@ use vireo_vmconfig::{
 use super::display::Display;
 use super::report::Findings;
 use super::{
-    AccessCredential, BootSource, Clock, Disk, Dns, Field, Filesystem, Firmware, HostDevice,
+    AccessCredential, Binding, BootSource, Clock, Disk, Dns, Field, Filesystem, Firmware, HostDevice,
     HypervisorChoice, Identity, ImageRef, Interface, Lifecycle, Memory, MemoryDump, Notice, Probe, Problem,
     Report, Resources, VolumeSource,
 };
@@ -188,10 +188,13 @@ impl Vm {
         &self.interfaces
     }
 
-    /// How many queue pairs one of its NICs has: one for each vCPU where that is requested, [`MAX_QUEUE_PAIRS`] at most.
+    /// How many queue pairs one of its NICs has: one for each vCPU where that is requested, [`MAX_QUEUE_PAIRS`] at most. Passt
+    /// has one.
     pub fn queue_pairs(&self, nic: &Interface) -> u32 {
         let most = u32::try_from(MAX_QUEUE_PAIRS).unwrap_or(1);
-        let several = self.network_multiqueue && nic.model() == NicModel::Virtio;
+        let several = self.network_multiqueue
+            && nic.model() == NicModel::Virtio
+            && !matches!(nic.binding(), Binding::Passt { .. });
         if several { self.cpu.count().min(most) } else { 1 }
     }
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use vireo_api::spec::{
     Binding, BootSource, Bytes, CloudInitData, DeviceSource, Disk, DownwardContent, Forwards, GuestNetworks,
-    HostDiskCreate, HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion,
-    ProjectedSource, Protocol, VolumeSource,
+    HostDiskCreate, HypervisorChoice, LauncherOverhead, NetworkSource, ObjectKind, ObjectSource,
+    ProbeQuestion, ProjectedSource, Protocol, Runner, VolumeSource,
 };
 use vireo_vmconfig::{
     CacheMode, CpuModel, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy,
@@ -273,6 +273,43 @@ fn a_nic_on_a_bridge_takes_over_an_interface_of_its_pod() {
     }))
     .unwrap();
     assert_eq!(vm.interfaces()[0].pod_interface(), "eth0");
+}
+
+#[test]
+fn a_nic_by_passt_has_one_queue_and_neither_options_of_dhcp_nor_probes_of_ports() {
+    let vm = with_devices(json!({"networkInterfaceMultiqueue": true, "interfaces": [{"name": "default",
+        "passtBinding": {}, "ports": [{"name": "web", "port": 80}], "dhcpOptions": {"tftpServerName": "t"}}]}))
+    .unwrap();
+    let [nic] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    let Binding::Passt { forwards: Forwards::Ports(ports) } = nic.binding() else { panic!("{nic:?}") };
+    assert_eq!((ports.len(), vm.queue_pairs(nic)), (1, 1));
+    assert!(nic.mac().is_some(), "it is derived from the VMI");
+    let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
+    assert_eq!(fields, ["spec.domain.devices.interfaces[0].dhcpOptions"]);
+    let probed = with_spec(json!({
+        "networks": [{"name": "default", "pod": {}}], "readinessProbe": {"tcpSocket": {"port": 80}},
+        "domain": {"devices": {"interfaces": [{"name": "default", "passtBinding": {}}]}},
+    }));
+    assert_eq!(probed.unwrap().notices()[0].field().as_str(), "spec.readinessProbe.tcpSocket");
+    let on_a_lan = with_spec(json!({
+        "networks": [{"name": "lan", "multus": {"networkName": "lan"}}],
+        "domain": {"devices": {"interfaces": [{"name": "lan", "passtBinding": {}}]}},
+    }));
+    assert!(
+        on_a_lan.unwrap_err().to_string().contains("interfaces[0].passtBinding"),
+        "it is for Pods' own network"
+    );
+}
+
+#[test]
+fn sockets_for_all_ports_take_memory() {
+    let overhead = |ports: Value| {
+        let nic = json!({"interfaces": [{"name": "default", "passtBinding": {}, "ports": ports}]});
+        let vm = with_devices(nic).unwrap();
+        assert_eq!(Runner::of(&vm, HypervisorChoice::Auto, true), Runner::Qemu);
+        LauncherOverhead::of(&vm, Runner::Qemu).requested >> 20
+    };
+    assert!(overhead(json!([])) > overhead(json!([{"port": 80}])) + 300);
 }
 
 #[test]

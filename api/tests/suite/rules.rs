@@ -598,7 +598,7 @@ fn interfaces() {
             Duplicate,
         ),
     ];
-    for binding in ["passtBinding", "slirp", "macvtap", "passt", "binding"] {
+    for binding in ["slirp", "macvtap", "passt", "binding"] {
         let field: &'static str = format!("[0].{binding}").leak();
         rows.push((nic(json!({"masquerade": null, binding: {}})), field, NotSupported));
     }

@@ -340,6 +340,10 @@ fn sample(leaf: &str, kind: &str) -> Value {
     });
     if is_binding && let Some(fields) = spec.pointer_mut("/domain/devices/interfaces/0") {
         fields.as_object_mut().map(|fields| fields.remove("masquerade"));
+        // It begins as another one does.
+        if binding == Some("passtBinding") {
+            fields.as_object_mut().map(|fields| fields.remove("passt"));
+        }
     }
     // Virtual functions are on no network of Pods.
     if binding == Some("sriov")

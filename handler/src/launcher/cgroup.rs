@@ -6,6 +6,7 @@
 
 mod controllers;
 mod io_max;
+mod joined;
 pub mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use uuid::Uuid;
 pub use controllers::Controller;
 use controllers::{enable, own, unified};
 pub use io_max::{IoMax, IoMaxError};
+pub(crate) use joined::Joined;
 use limits::Limits;
 
 /// How long killed processes may take to end.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use vireo_proto::files::{
-    KVM, VHOST_NET, VHOST_VSOCK, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name,
+    KVM, VHOST_NET, VHOST_VSOCK, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, passt_name, router_name,
     router_socket, tap_name, vhost_name,
 };
 use vireo_proto::launcher::{
@@ -16,6 +16,7 @@ use vireo_proto::launcher::{
     firmware::Boot::Efi,
 };
 
+use super::passt::Passt;
 use super::pod::{self, ClaimDisks, ClaimSpace};
 use crate::network::netns;
 use crate::network::tap::{self, Queues};
@@ -33,6 +34,10 @@ pub(crate) struct Origin {
     pub(crate) pod: Option<PodFiles>,
     /// Which of its disks users named by their paths.
     pub(crate) host_disks: HostDisks,
+    /// What passt of its NICs is to do.
+    pub(crate) passt: Vec<Passt>,
+    /// Its launcher.
+    pub(crate) launcher: i32,
 }
 
 /// Files that are in a launcher Pod.
@@ -79,7 +84,11 @@ pub(crate) fn open(request: &LaunchRequest, origin: &Origin) -> io::Result<Vec<N
             .namespace
             .as_deref()
             .ok_or_else(|| io::Error::other(format!("the VM has no network for {}", interface.name)))?;
-        open_interface(interface, namespace, &mut files)?;
+        if let Some(passt) = origin.passt.iter().find(|passt| passt.nic == interface.name) {
+            files.push((passt_name(&interface.name), passt.start(namespace, origin.launcher)?));
+        } else {
+            open_interface(interface, namespace, &mut files)?;
+        }
     }
     Ok(files)
 }
@@ -220,7 +229,13 @@ mod tests {
     use super::*;
 
     fn without_network() -> Origin {
-        Origin { namespace: None, pod: None, host_disks: HostDisks::default() }
+        Origin {
+            namespace: None,
+            pod: None,
+            host_disks: HostDisks::default(),
+            passt: Vec::new(),
+            launcher: 0,
+        }
     }
 
     #[test]

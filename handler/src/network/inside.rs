@@ -10,9 +10,28 @@ use super::tap::Queues;
 pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
     let (nic, networks, forwards) = vm.interfaces().iter().find_map(|one| match one.binding() {
         Binding::Masquerade { networks, forwards } => Some((one, networks, forwards)),
-        Binding::Bridge => None,
+        Binding::Bridge | Binding::Passt { .. } => None,
     })?;
-    let forwards = match forwards {
+    Some(Inside {
+        net: networks.ipv4,
+        net6: networks.ipv6,
+        forwards: ports(forwards),
+        mac: nic.mac()?,
+        queues: Queues::of(vm.queue_pairs(nic)),
+    })
+}
+
+/// The NICs that are connected by passt, with what is forwarded to them.
+pub(crate) fn by_passt(vm: &Vm) -> impl Iterator<Item = (&str, Vec<Ports>)> {
+    vm.interfaces().iter().filter_map(|nic| match nic.binding() {
+        Binding::Passt { forwards } => Some((nic.name(), ports(forwards))),
+        Binding::Masquerade { .. } | Binding::Bridge => None,
+    })
+}
+
+/// What is forwarded; all where there is nothing.
+fn ports(forwards: &Forwards) -> Vec<Ports> {
+    match forwards {
         Forwards::All => Vec::new(),
         Forwards::Ports(ports) => {
             ports.iter().map(|port| Ports::one(protocol(port.protocol()), port.port())).collect()
@@ -25,14 +44,7 @@ pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
                 last: range.last(),
             })
             .collect(),
-    };
-    Some(Inside {
-        net: networks.ipv4,
-        net6: networks.ipv6,
-        forwards,
-        mac: nic.mac()?,
-        queues: Queues::of(vm.queue_pairs(nic)),
-    })
+    }
 }
 
 fn protocol(of: spec::Protocol) -> Protocol {

@@ -95,9 +95,9 @@ impl Bench {
         let plan = Plan::new(uid, wire, wire_ipv6, mtu);
         let inside = inside(forwards);
         prepare_host(range, wire_ipv6.map(|_| range_ipv6), access).unwrap();
-        ensure(&plan, &inside).unwrap();
+        ensure(&plan, Some(&inside)).unwrap();
         // Once more: nothing may break, and nothing may be there twice.
-        ensure(&plan, &inside).unwrap();
+        ensure(&plan, Some(&inside)).unwrap();
         Self { guest: format!("{}-guest", plan.namespace), plan }
     }
 

@@ -21,9 +21,11 @@ use crate::launcher;
 use crate::launcher::cgroup::limits::oom_score_adj;
 use crate::launcher::files::{Origin, PodFiles};
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
+use crate::launcher::passt::Passt;
 use crate::launcher::process::{self, Confinement, Start};
 use crate::network::{Uplink, netns};
 use crate::node::LauncherPod;
+use crate::resolve;
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
 use crate::storage::{
@@ -402,7 +404,8 @@ impl VmiReconciler {
             launcher::realtime::permit(self.link()?.pid()).map_err(sync_error("FailedLaunch"))?;
         }
         let host_disks = HostDisks::of(&vm, &prepared.disks, &self.node.settings.allowed);
-        self.pass_files(&record, request.clone(), host_disks).await?;
+        let passt = resolve::passt(&vm, &crate::network::dns::of_host());
+        self.pass_files(&record, request.clone(), (host_disks, passt)).await?;
         match interrupt.or(self.link()?.launch(request)).await {
             None => {}
             // The launcher's state reports the result, also of a rejected launch.
@@ -435,7 +438,12 @@ impl VmiReconciler {
     }
 
     /// Passes the files of a launch request to a launcher, which cannot open them.
-    async fn pass_files(&self, record: &Record, request: LaunchRequest, host_disks: HostDisks) -> Done {
+    async fn pass_files(
+        &self,
+        record: &Record,
+        request: LaunchRequest,
+        (host_disks, passt): (HostDisks, Vec<Passt>),
+    ) -> Done {
         let (socket, pid) = (record.dir.files_socket(), self.link()?.pid());
         let (namespace, pod) = match self.node.settings.runtime {
             Runtime::Process => (record.plan.as_ref().map(|plan| netns::path(&plan.namespace)), None),
@@ -446,7 +454,7 @@ impl VmiReconciler {
                 (Some(launcher::pod::network_namespace(pid)), Some(pod))
             }
         };
-        let origin = Origin { namespace, pod, host_disks };
+        let origin = Origin { namespace, pod, host_disks, passt, launcher: pid };
         let pass = move || {
             files::discard(&socket)?;
             files::pass(&socket, &launcher::files::open(&request, &origin)?)

@@ -7,7 +7,7 @@ use super::reconciler::VmiReconciler;
 use super::status::SyncError;
 use crate::launcher;
 use crate::network::bridge::{Bridge, PodInterface};
-use crate::network::inside::requested;
+use crate::network::inside::{by_passt, requested};
 use crate::network::{self, Plan, Uplink};
 
 impl VmiReconciler {
@@ -17,7 +17,10 @@ impl VmiReconciler {
                 format!("the interface {nic} is on a bridge, and there are no networks of Pods on this host");
             return Err(SyncError { reason: "FailedNetwork", message });
         }
-        let Some(inside) = requested(vm) else { return Ok(()) };
+        let inside = requested(vm);
+        if inside.is_none() && by_passt(vm).next().is_none() {
+            return Ok(());
+        }
         let mut record = self.known()?;
         let node = self.node.clone();
         let uid = record.uid;
@@ -40,21 +43,27 @@ impl VmiReconciler {
         let node = self.node.clone();
         run_blocking("FailedNetwork", move || {
             node.prepare_host()
-                .and_then(|()| network::ensure(&plan, &inside))
+                .and_then(|()| network::ensure(&plan, inside.as_ref()))
                 .map_err(sync_error("FailedNetwork"))
         })
         .await
     }
 
-    /// Makes the guest's side of its Pod's networks. Returns what is behind masquerade.
+    /// Makes the guest's side of its Pod's networks. Returns what is behind masquerade or passt.
     pub(super) async fn ensure_network_in_pod(
         &mut self,
         vm: &vireo_api::spec::Vm,
     ) -> Result<Uplink, SyncError> {
         let namespace = launcher::pod::network_namespace(self.link()?.pid());
         self.ensure_bridges(vm, namespace.clone()).await?;
-        let Some(inside) = requested(vm) else { return Ok(Uplink::default()) };
-        let ensure = move || network::ensure_in_pod(&namespace, &inside).map_err(sync_error("FailedNetwork"));
+        let (inside, is_by_passt) = (requested(vm), by_passt(vm).next().is_some());
+        let ensure = move || match inside {
+            Some(inside) => network::ensure_in_pod(&namespace, &inside),
+            None if is_by_passt => network::addresses_in_pod(&namespace)
+                .map(|addresses| Uplink { addresses, ..Uplink::default() }),
+            None => Ok(Uplink::default()),
+        };
+        let ensure = move || ensure().map_err(sync_error("FailedNetwork"));
         let uplink = run_blocking("FailedNetwork", ensure).await?;
         self.pod_addresses.clone_from(&uplink.addresses);
         Ok(uplink)

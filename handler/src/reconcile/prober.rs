@@ -2,7 +2,7 @@
 
 mod probe_state;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use super::record::Record;
 use super::status::{Phase, ProbeStatus, primary};
 use crate::launcher::link::{chain, probe};
 use crate::network::dns::{self, Resolver};
-use crate::network::inside::requested;
+use crate::network::inside::{by_passt, requested};
 use probe_state::{Outcome, ProbeState, Rules};
 
 /// The results of both probes.
@@ -156,7 +156,10 @@ async fn run_probe(socket: PathBuf, request: ProbeRequest) -> Outcome {
 
 /// Builds the request to the launcher. `host` gives the host's name servers, for a probe of a host name.
 fn request(probe: &Probe, vm: &Vm, has_ipv6: bool, host: impl FnOnce() -> Resolver) -> ProbeRequest {
-    let guest = requested(vm).map(|inside| inside.net.guest().to_string()).unwrap_or_default();
+    let by_tap = requested(vm).map(|inside| inside.net.guest().to_string());
+    // passt listens at all addresses of the launcher's network namespace.
+    let by_passt = || by_passt(vm).next().map(|_| Ipv4Addr::LOCALHOST.to_string());
+    let guest = by_tap.or_else(by_passt).unwrap_or_default();
     let to = |host: &Option<ProbeHost>, port: u16| TcpSocket {
         address: host.as_ref().map_or_else(|| guest.clone(), ToString::to_string),
         port: port.into(),

@@ -8,7 +8,7 @@ use vireo_proto::files::{dhcp_name, dhcp_socket};
 
 use super::answer::{Offer, answer};
 use crate::files::PassedFiles;
-use crate::launch::Interface;
+use crate::launch::{Interface, NicPeer};
 
 const CLIENT_PORT: u16 = 68;
 /// What a guest can put into one Ethernet frame, jumbo frames included.
@@ -37,18 +37,21 @@ pub struct DhcpError {
 impl Server {
     /// Listens on the interface's device, by the socket that the node agent passed if there is one; `None` for an interface without a lease.
     pub fn bind(interface: &Interface, passed: &PassedFiles) -> Result<Option<Self>, DhcpError> {
-        let Some(lease) = interface.lease.clone() else { return Ok(None) };
-        let socket = match passed.take(&dhcp_name(&interface.tap)) {
+        let (Some(lease), NicPeer::Tap { device, dhcp_device }) = (interface.lease.clone(), &interface.peer)
+        else {
+            return Ok(None);
+        };
+        let socket = match passed.take(&dhcp_name(device)) {
             Some(socket) => Ok(socket.into()),
-            None => dhcp_socket(&interface.dhcp_device),
+            None => dhcp_socket(dhcp_device),
         };
         let socket = socket.and_then(UdpSocket::from_std).map_err(|source| DhcpError {
             interface: interface.name.clone(),
-            tap: interface.tap.clone(),
+            tap: device.clone(),
             source,
         })?;
         let offer = Offer { mac: interface.mac, lease, mtu: interface.mtu };
-        Ok(Some(Self { socket, offer, tap: interface.tap.clone() }))
+        Ok(Some(Self { socket, offer, tap: device.clone() }))
     }
 
     /// Answers until dropped.

@@ -3,7 +3,7 @@ use vireo_vmm::config::{DiskSerial, MemorySize, SATA_PORTS, VmConfig};
 use vireo_vmm::hotplug::HOTPLUG_SLOTS;
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Disk, HypervisorChoice, Kind, Launch};
+use crate::launch::{Disk, HypervisorChoice, Kind, Launch, NicPeer};
 use vireo_vmconfig::{
     BlockSize, BootSource, CpuModel, DeviceRequest, DiskBus, ExtraDevice, IoThreads, NicModel, Video,
 };
@@ -201,6 +201,9 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
         if interface.boot_order.is_some() && matches!(launch.boot, BootSource::Bios { .. }) {
             let field = format!("{}.bootOrder", interface.field);
             requirements.push(Requirement::new(field, "a start from the network through BIOS"));
+        }
+        if interface.peer == NicPeer::Passt {
+            requirements.push(Requirement::new(format!("{}.passtBinding", interface.field), "passt"));
         }
         if interface.model != NicModel::Virtio {
             let field = format!("{}.model", interface.field);

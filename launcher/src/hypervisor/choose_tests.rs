@@ -119,7 +119,7 @@ fn with_nodes(count: usize) -> CpuPlacement {
 #[test]
 fn what_is_tuned_is_named_by_its_field() {
     type Change = fn(&mut Launch);
-    let table: [(Change, Option<&str>); 10] = [
+    let table: [(Change, Option<&str>); 11] = [
         (|l| l.cpu_placement = Some(CpuPlacement { realtime: Some(vec![0]), ..with_nodes(32) }), None),
         (|l| l.cpu_placement = Some(with_nodes(33)), Some("numa")),
         (|l| l.disks[0].tuning.dedicated_io_thread = true, None),
@@ -139,6 +139,7 @@ fn what_is_tuned_is_named_by_its_field() {
             Some("spec.domain.devices.interfaces[0].pciAddress"),
         ),
         (|l| l.interfaces[0].acpi_index = Some(1), Some("spec.domain.devices.interfaces[0].acpiIndex")),
+        (|l| l.interfaces[0].peer = NicPeer::Passt, Some("spec.domain.devices.interfaces[0].passtBinding")),
     ];
     for (change, field) in table {
         let mut launch = Launch { hypervisor: forced(Kind::Native), ..sample::kernel_boot() };

@@ -79,7 +79,7 @@ impl Qemu {
             firmware,
             variables: inherited_fds.variables_fd(),
             files: inherited_fds.files(),
-            taps: inherited_fds.tap_fds(),
+            nics: inherited_fds.nic_fds(),
             vhost: inherited_fds.vhost_fds(),
             kernel: inherited_fds.kernel_fds(),
             acpi_tables: inherited_fds.acpi_table_fds(),

@@ -46,10 +46,11 @@ impl Server {
     /// Listens on the tap device, by the sockets that the node agent passed if there are any; `None` for an interface
     /// without IPv6.
     pub fn bind(interface: &Interface, passed: &PassedFiles) -> Result<Option<Self>, Ipv6Error> {
-        let Some(lease) = interface.ipv6_lease.clone() else { return Ok(None) };
-        let tap = &interface.tap;
+        let (Some(lease), Some(tap)) = (interface.ipv6_lease.clone(), interface.peer.tap()) else {
+            return Ok(None);
+        };
         let failed = |what| {
-            let (interface, tap) = (interface.name.clone(), tap.clone());
+            let (interface, tap) = (interface.name.clone(), tap.to_owned());
             move |source| Ipv6Error { interface, what, tap, source }
         };
         let router = passed.take(&router_name(tap)).map_or_else(|| router_socket(tap), Ok);
@@ -64,7 +65,7 @@ impl Server {
             dhcp: dhcp.map_err(failed("DHCPv6"))?,
             advertisement: advertisement(&lease, interface.mtu),
             lease,
-            tap: tap.clone(),
+            tap: tap.to_owned(),
         }))
     }
 

@@ -174,14 +174,12 @@ fn is_hotpluggable(disk: &Disk) -> bool {
 fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {
     let at = format!("interfaces[{index}]");
     let model = choice::<wire::interface::Model, NicModel>(p, &format!("{at}.model"), interface.model);
-    let dhcp_device = match interface.dhcp_device {
-        none if none.is_empty() => interface.tap.clone(),
-        device => device,
+    let peer = match interface.passt {
+        true => NicPeer::Passt,
+        false => tap(p, &at, interface.tap, interface.dhcp_device),
     };
-    for (part, device) in [("tap", &interface.tap), ("dhcp_device", &dhcp_device)] {
-        if device.is_empty() || device.len() > 15 || device.contains(['/', '\0']) {
-            p.add(&format!("{at}.{part}"), format_args!("invalid network device name: {device:?}"));
-        }
+    if peer == NicPeer::Passt && interface.queue_pairs > 1 {
+        p.add(&format!("{at}.queue_pairs"), format_args!("passt has one pair"));
     }
     let mtu = u16::try_from(interface.mtu)
         .map_err(|_| p.add(&format!("{at}.mtu"), format_args!("{} is too large", interface.mtu)));
@@ -199,8 +197,7 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         field: interface.field,
         model,
         mac: mac?,
-        tap: interface.tap,
-        dhcp_device,
+        peer,
         mtu: mtu.ok().filter(|&mtu| mtu != 0),
         boot_order: (interface.boot_order != 0).then_some(interface.boot_order),
         queue_pairs: queue_pairs?,
@@ -210,6 +207,16 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         lease,
         ipv6_lease,
     })
+}
+
+fn tap(p: &mut Problems, at: &str, device: String, dhcp_device: String) -> NicPeer {
+    let dhcp_device = if dhcp_device.is_empty() { device.clone() } else { dhcp_device };
+    for (part, device) in [("tap", &device), ("dhcp_device", &dhcp_device)] {
+        if device.is_empty() || device.len() > 15 || device.contains(['/', '\0']) {
+            p.add(&format!("{at}.{part}"), format_args!("invalid network device name: {device:?}"));
+        }
+    }
+    NicPeer::Tap { device, dhcp_device }
 }
 
 fn filesystem(p: &mut Problems, index: usize, filesystem: wire::Filesystem) -> Option<Filesystem> {
@@ -332,6 +339,25 @@ mod tests {
     use vireo_vmconfig::CpuModel;
 
     use super::*;
+
+    #[test]
+    fn a_nic_has_a_tap_or_passt_with_one_queue_pair() {
+        let checked = |message: wire::Interface| {
+            let mut problems = Problems::default();
+            let mac = "52:54:00:12:34:56".to_owned();
+            let read = interface(&mut problems, 0, wire::Interface { mac, ..message });
+            let problems = problems.into_texts();
+            read.filter(|_| problems.is_empty()).map(|nic| nic.peer).ok_or(problems.join("; "))
+        };
+        let passt = wire::Interface { passt: true, ..Default::default() };
+        assert_eq!(checked(passt.clone()), Ok(NicPeer::Passt));
+        let several = checked(wire::Interface { queue_pairs: 2, ..passt });
+        assert!(several.unwrap_err().contains("interfaces[0].queue_pairs"));
+        assert!(checked(wire::Interface::default()).unwrap_err().contains("interfaces[0].tap"));
+        let tap = "tap0".to_owned();
+        let expected = NicPeer::Tap { device: tap.clone(), dhcp_device: tap.clone() };
+        assert_eq!(checked(wire::Interface { tap, ..Default::default() }), Ok(expected));
+    }
 
     #[test]
     fn every_problem_is_named_at_once() {

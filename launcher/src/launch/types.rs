@@ -140,15 +140,13 @@ pub struct Interface {
     pub model: NicModel,
     /// The guest's address.
     pub mac: MacAddr,
-    /// The tap device in this network namespace.
-    pub tap: String,
-    /// The device that DHCP requests arrive at: the tap device, or the bridge that it is in.
-    pub dhcp_device: String,
+    /// What its frames go to.
+    pub peer: NicPeer,
     /// The MTU to announce to the guest.
     pub mtu: Option<u16>,
     /// Rank among the boot devices.
     pub boot_order: Option<u32>,
-    /// From 1; the tap device has as many queues.
+    /// From 1; a tap device has as many queues.
     pub queue_pairs: usize,
     /// Whether the link is up when the guest starts.
     pub link_up: bool,
@@ -160,6 +158,30 @@ pub struct Interface {
     pub lease: Option<Lease>,
     /// What the guest learns of IPv6.
     pub ipv6_lease: Option<Ipv6Lease>,
+}
+
+/// The other end of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NicPeer {
+    /// A tap device in this network namespace.
+    Tap {
+        /// Its name.
+        device: String,
+        /// The device that DHCP requests arrive at: the tap device, or the bridge that it is in.
+        dhcp_device: String,
+    },
+    /// A process of passt, by a socket.
+    Passt,
+}
+
+impl NicPeer {
+    /// The tap device, if it is one.
+    pub fn tap(&self) -> Option<&str> {
+        match self {
+            Self::Tap { device, .. } => Some(device),
+            Self::Passt => None,
+        }
+    }
 }
 
 /// A route of a guest.

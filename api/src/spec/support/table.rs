@@ -109,11 +109,11 @@ sections! {
         Both "domain.devices.interfaces[].model", "`virtio`; all others are on `qemu`";
         Both "domain.devices.interfaces[].name", "";
         Refused "domain.devices.interfaces[].passt", "KubeVirt has removed this binding";
-        Refused "domain.devices.interfaces[].passtBinding", "there is no passt yet";
+        Qemu "domain.devices.interfaces[].passtBinding", "of the pod network, by `passt`, which the node needs";
         Qemu "domain.devices.interfaces[].pciAddress", "slots 01 to 1d of the root bus";
         Both "domain.devices.interfaces[].portRanges[].end", "";
         Both "domain.devices.interfaces[].portRanges[].protocol", "";
-        Both "domain.devices.interfaces[].portRanges[].start", "at most 10, without `ports`; of masquerade";
+        Both "domain.devices.interfaces[].portRanges[].start", "at most 10, without `ports`; of masquerade and passt";
         Both "domain.devices.interfaces[].ports[].name", "";
         Both "domain.devices.interfaces[].ports[].port", "";
         Both "domain.devices.interfaces[].ports[].protocol", "";

@@ -52,20 +52,36 @@ pub(super) fn unified(mounts: &str) -> Option<PathBuf> {
 
 /// Finds this process's own cgroup of a controller with a hierarchy of its own, by a mountinfo and `/proc/self/cgroup`.
 pub(super) fn own(controller: Controller, mounts: &str, own: &str) -> Option<PathBuf> {
-    let has = |options: &str| options.split(',').any(|option| option == controller.as_str_v1());
-    let cgroup = own.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        has(fields.next()?).then(|| fields.next())?
-    })?;
-    let (root, mounted) = mounts.lines().find_map(|line| {
+    let has = |controllers: &str| controllers.split(',').any(|one| one == controller.as_str_v1());
+    let line = own.lines().find(|line| line.split(':').nth(1).is_some_and(has))?;
+    directory(mounts, line)
+}
+
+/// Finds the directory of a cgroup, which is a line of `/proc/PID/cgroup`, cgroups(7), by a mountinfo, proc(5). `None` where it is not
+/// in what is mounted.
+pub(super) fn directory(mounts: &str, cgroup: &str) -> Option<PathBuf> {
+    let (controllers, cgroup) = cgroup.split_once(':')?.1.split_once(':')?;
+    let (root, mounted) = mount(mounts, controllers)?;
+    Some(Path::new(mounted).join(Path::new(cgroup).strip_prefix(root).ok()?))
+}
+
+/// Where the hierarchy with some controllers is mounted, and what of it: its root by the reader's cgroup namespace. Of mounts on top of
+/// each other, which containers have, the last one is seen.
+fn mount<'a>(mounts: &'a str, controllers: &str) -> Option<(&'a str, &'a str)> {
+    mounts.lines().rev().find_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut filesystem = filesystem.split(' ');
-        let is_its = filesystem.next()? == "cgroup" && has(filesystem.nth(1)?);
+        let kind = filesystem.next()?;
+        // Controllers that share a hierarchy are all among the options of its mount, as is its name.
+        let mut has =
+            |option: &str| filesystem.nth(1).is_some_and(|all| all.split(',').any(|one| one == option));
+        let is_its = match controllers.split(',').next()? {
+            "" => kind == "cgroup2",
+            first => kind == "cgroup" && has(first),
+        };
         let mut fields = mount.split(' ').skip(3);
         is_its.then(|| Some((fields.next()?, fields.next()?)))?
-    })?;
-    let below = Path::new(cgroup).strip_prefix(root).ok()?;
-    Some(Path::new(mounted).join(below))
+    })
 }
 
 /// Lets the cgroups in a cgroup of the unified hierarchy use a controller. Returns whether they can.
@@ -107,5 +123,8 @@ mod tests {
         assert_eq!(find(Controller::Io).as_deref(), Some(Path::new("/sys/fs/cgroup/blkio/a")));
         assert_eq!(find(Controller::Pids), None, "it is not mounted");
         assert_eq!(own(Controller::Memory, MOUNTS, "4:memory:/elsewhere\n"), None);
+        let covered = format!("{MOUNTS}40 30 0:29 / /node/memory rw - cgroup cgroup rw,memory\n");
+        let seen = own(Controller::Memory, &covered, text);
+        assert_eq!(seen.as_deref(), Some(Path::new("/node/memory/docker/1/a")));
     }
 }

@@ -41,8 +41,8 @@ fn status(vm: &Vm, nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus
         return None;
     }
     let (mac, addresses): (_, Vec<IpAddr>) = match nic.binding() {
-        Binding::Masquerade { .. } if facts.addresses.is_empty() => return None,
-        Binding::Masquerade { .. } => (nic.mac(), facts.addresses.clone()),
+        Binding::Masquerade { .. } | Binding::Passt { .. } if facts.addresses.is_empty() => return None,
+        Binding::Masquerade { .. } | Binding::Passt { .. } => (nic.mac(), facts.addresses.clone()),
         Binding::Bridge => {
             let pod = facts.bridged.get(nic.name())?;
             let own = pod.address.map(|net| net.addr().into());

@@ -29,8 +29,8 @@ pub(super) struct Resources<'a> {
     pub variables: Option<i32>,
     /// Inherited descriptors, for each disk that has a medium.
     pub files: Vec<Option<DiskFds>>,
-    /// Inherited queues of the tap device of each interface; QEMU opens a tap device without any.
-    pub taps: Vec<Vec<i32>>,
+    /// Inherited queues of the tap device of each interface, or the socket to its passt; QEMU opens a tap device without any.
+    pub nics: Vec<Vec<i32>>,
     /// The node's vhost-net for each of them, inherited; none where QEMU moves the queues.
     pub vhost: Vec<Vec<i32>>,
     /// Inherited kernel and initrd, for a VM that starts from them.
@@ -71,7 +71,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     chardevs(&mut args, resources);
     let layout = Layout::of(launch, resources.agent.is_some());
     blockdev::disks(&mut args, launch, &resources.files, layout);
-    device::devices(&mut args, launch, &resources.taps, &resources.vhost);
+    device::devices(&mut args, launch, &resources.nics, &resources.vhost);
     ports(&mut args, resources);
     hotplug::ports(&mut args, launch);
     extra::devices(&mut args, launch, resources.tpm, resources.vsock);

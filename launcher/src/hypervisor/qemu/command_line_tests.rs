@@ -4,7 +4,7 @@ use super::super::blockdev::{Blocks, ImageFd, ImageKind};
 use serde_json::Value;
 
 use super::*;
-use crate::launch::{Disk, sample};
+use crate::launch::{Disk, NicPeer, sample};
 use vireo_vmconfig::{
     BlockSize, CacheMode, Cpu, CpuFeature, CpuPlacement, DeviceRequest, DiskBus, DiskDevice, DiskSource,
     DiskTuning, ErrorPolicy, ExtraDevice, GuestNuma, HostDevice, HostNode, HugePage, IoMode, IoThreads,
@@ -47,7 +47,7 @@ fn bare() -> Resources<'static> {
         firmware: None,
         variables: None,
         files: Vec::new(),
-        taps: Vec::new(),
+        nics: Vec::new(),
         vhost: Vec::new(),
         kernel: None,
         acpi_tables: Vec::new(),
@@ -383,14 +383,14 @@ fn a_seventh_sata_disk_gets_a_second_controller() {
 
 #[test]
 fn nics_have_queues() {
-    let offloaded = |taps: Vec<Vec<i32>>, vhost: Vec<Vec<i32>>, pairs| {
+    let offloaded = |nics: Vec<Vec<i32>>, vhost: Vec<Vec<i32>>, pairs| {
         let mut launch = sample::kernel_boot();
         launch.interfaces[0].queue_pairs = pairs;
-        let line = arguments(&launch, &Resources { taps, vhost, ..bare() });
+        let line = arguments(&launch, &Resources { nics, vhost, ..bare() });
         let netdev: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
         (netdev, device(&line, "virtio-net-pci"))
     };
-    let net = |taps, pairs| offloaded(taps, vec![Vec::new()], pairs);
+    let net = |nics, pairs| offloaded(nics, vec![Vec::new()], pairs);
     let (netdev, _) = offloaded(vec![vec![7, 9]], vec![vec![10, 11]], 2);
     assert_eq!((&netdev["vhost"], &netdev["vhostfds"]), (&json!(true), &json!("10:11")));
     let (netdev, _) = offloaded(vec![vec![7]], vec![vec![10]], 1);
@@ -409,12 +409,24 @@ fn nics_have_queues() {
 }
 
 #[test]
+fn frames_go_to_passt_by_a_socket() {
+    let mut launch = sample::kernel_boot();
+    launch.interfaces[0].peer = NicPeer::Passt;
+    let line = arguments(&launch, &Resources { nics: vec![vec![7]], vhost: vec![Vec::new()], ..bare() });
+    let netdev: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
+    let expected =
+        json!({"type": "stream", "id": "net0", "server": false, "addr": {"type": "fd", "str": "7"}});
+    assert_eq!(netdev, expected);
+}
+
+#[test]
 fn what_users_name_cannot_add_options() {
     let mut launch = sample::kernel_boot();
     launch.disks[0].serial = "a,readonly=on\"}".into();
     launch.smbios.product = "x,uuid=y".into();
     launch.smbios.chassis.asset = "a,b".into();
-    launch.interfaces[0].tap = "t,script=/x".into();
+    launch.interfaces[0].peer =
+        NicPeer::Tap { device: "t,script=/x".into(), dhcp_device: "t,script=/x".into() };
     launch.boot = BootSource::Kernel(KernelFiles {
         kernel: "/k,1".into(),
         initrd: Some(PathBuf::from("/i,2")),

@@ -3,14 +3,14 @@ use serde_json::json;
 use super::args::Args;
 use super::escaped;
 use super::stats::BALLOON;
-use crate::launch::{Interface, Launch};
+use crate::launch::{Interface, Launch, NicPeer};
 use vireo_vmconfig::{NicModel, Video};
 
 /// NICs and all devices that are either there or not.
-pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[Vec<i32>], vhost: &[Vec<i32>]) {
+pub(super) fn devices(args: &mut Args, launch: &Launch, nics: &[Vec<i32>], vhost: &[Vec<i32>]) {
     for (index, interface) in launch.interfaces.iter().enumerate() {
         let of = |all: &[Vec<i32>]| all.get(index).cloned().unwrap_or_default();
-        nic(args, interface, index, (&of(taps), &of(vhost)));
+        nic(args, interface, index, (&of(nics), &of(vhost)));
     }
     if launch.rng {
         args.json("-object", &json!({ "qom-type": "rng-random", "id": "rng", "filename": "/dev/urandom" }));
@@ -42,21 +42,25 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[Vec<i32>], vhost
     }
 }
 
-/// The id of a NIC on the `index`th tap device.
+/// The id of the `index`th NIC.
 pub(super) fn nic_id(index: usize) -> String {
     format!("device-net{index}")
 }
 
-/// `queues` are the inherited descriptors, for a tap that the launcher has open; `vhost` are those of the node's vhost-net, if
-/// it moves the queues.
+/// `queues` are the inherited descriptors, for a tap that the launcher has open, or the socket to passt; `vhost` are those of the
+/// node's vhost-net, if it moves the queues.
 fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&[i32], &[i32])) {
     let net = format!("net{index}");
-    let mut netdev = match queues {
-        [] => json!({
-            "type": "tap", "id": net, "ifname": interface.tap, "script": "no", "downscript": "no",
+    let mut netdev = match (&interface.peer, queues) {
+        (NicPeer::Passt, sockets) => {
+            let socket = sockets.first().map(ToString::to_string).unwrap_or_default();
+            json!({ "type": "stream", "id": net, "server": false, "addr": { "type": "fd", "str": socket } })
+        }
+        (NicPeer::Tap { device, .. }, []) => json!({
+            "type": "tap", "id": net, "ifname": device, "script": "no", "downscript": "no",
         }),
-        [fd] => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
-        several => {
+        (NicPeer::Tap { .. }, [fd]) => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
+        (NicPeer::Tap { .. }, several) => {
             json!({ "type": "tap", "id": net, "fds": list(several) })
         }
     };

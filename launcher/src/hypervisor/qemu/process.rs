@@ -36,7 +36,7 @@ pub(super) struct Process {
 pub(super) struct InheritedFds {
     kvm: Option<OwnedFd>,
     disks: Vec<Option<OwnedDisk>>,
-    taps: Vec<Vec<OwnedFd>>,
+    nics: Vec<Vec<OwnedFd>>,
     vhost: Vec<Vec<OwnedFd>>,
     kernel: Option<(OwnedFd, Option<OwnedFd>)>,
     variables: Option<OwnedFd>,
@@ -92,7 +92,7 @@ impl InheritedFds {
             Ok(Self {
                 kvm: host.kvm.as_ref().map(OwnedFd::try_clone).transpose()?,
                 disks: disks.collect::<io::Result<_>>()?,
-                taps: share_all(&host.taps)?,
+                nics: share_all(&host.nics)?,
                 vhost: share_all(&host.vhost)?,
                 kernel: kernel.transpose()?,
                 variables: host.variables().map(share).transpose()?,
@@ -123,9 +123,9 @@ impl InheritedFds {
         self.disks.iter().map(|disk| disk.as_ref().map(numbers)).collect()
     }
 
-    /// Descriptor numbers of the tap devices' queues.
-    pub(super) fn tap_fds(&self) -> Vec<Vec<RawFd>> {
-        numbers(&self.taps)
+    /// Descriptor numbers of the queues of tap devices and of the sockets to passt.
+    pub(super) fn nic_fds(&self) -> Vec<Vec<RawFd>> {
+        numbers(&self.nics)
     }
 
     /// Descriptor numbers of the node's vhost-net, for the tap devices' queues.
@@ -190,7 +190,7 @@ impl InheritedFds {
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
         images
             .chain([self.qmp_fd()])
-            .chain(self.tap_fds().into_iter().chain(self.vhost_fds()).flatten())
+            .chain(self.nic_fds().into_iter().chain(self.vhost_fds()).flatten())
             .chain(
                 self.kernel_fds().into_iter().flat_map(|(kernel, initrd)| [Some(kernel), initrd]).flatten(),
             )
