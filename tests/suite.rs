@@ -49,6 +49,7 @@ mod scenarios {
     mod node_disk;
     mod numa;
     mod panic;
+    mod passt;
     mod pc;
     mod placing;
     mod platform;

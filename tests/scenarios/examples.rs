@@ -71,6 +71,7 @@ const GROUPS: [&[(&str, Promise)]; 17] = [
         ("vmi-dedicated-cpus", ReadyOr("CPUs")),
     ],
     &[
+        ("vmi-passt", Ready),
         ("vmi-ports", Ready),
         ("vmi-nic", Ready),
         ("vmi-link-down", Ready),

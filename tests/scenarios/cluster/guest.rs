@@ -10,7 +10,7 @@ use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/demo.yaml");
 /// Of the guest's web server.
-const PORT: u16 = 8080;
+pub(super) const PORT: u16 = 8080;
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler";
 /// What tells one boot of a guest from another.
 pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
@@ -78,7 +78,7 @@ pub(super) fn is_used(vireo: &Vireo<'_>) -> Result<(), HostError> {
 }
 
 /// The node agents are replaced.
-fn is_replaced(vireo: &Vireo<'_>) -> Result<(), HostError> {
+pub(super) fn is_replaced(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("its node agent is replaced");
     vireo.ok("-n kubevirt rollout restart daemonset/virt-handler");
     vireo.ok("-n kubevirt rollout status daemonset/virt-handler --timeout=120s");
@@ -208,6 +208,11 @@ pub(super) fn serves_a_page(vireo: &Vireo<'_>, name: &str, guest: &mut Login<'_>
     guest.run(&format!(
         "mkdir -p /run/www && echo {name} >/run/www/index.html && httpd -h /run/www -p {PORT}"
     ))?;
+    has_a_page(vireo, name)
+}
+
+/// It is served at the port.
+pub(super) fn has_a_page(vireo: &Vireo<'_>, name: &str) -> Result<(), HostError> {
     let virtctl = vireo.host.input("virtctl");
     let request = format!(
         "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio vmi/{name} {PORT}"

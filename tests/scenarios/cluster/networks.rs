@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
 use vireo_tests::installed::Login;
 
 use super::{GUEST, LIMIT, Vireo, guest};
+use crate::SOON;
 use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/cluster/networks.yaml");
@@ -69,6 +71,7 @@ pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     guest::is_shut_down_by_its_deletion(vireo, "networks", login)?;
     vireo.ok(&format!("delete crd {CRD} {LIMIT}"));
     removed(vireo)?;
+    uses_passt(vireo)?;
     has_ipv6_alone(vireo)
 }
 
@@ -96,6 +99,34 @@ fn is_instead_of_the_pods(vireo: &Vireo<'_>) -> Result<(), HostError> {
     login.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
     vireo.ok(&format!("delete vmi instead {LIMIT}"));
     vireo.gone("instead")
+}
+
+/// A guest has the addresses of its Pod by passt, which outlives the node agent that started it, and is the Pod's.
+fn uses_passt(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a guest uses passt");
+    let interface = format!("{{name: default, passtBinding: {{}}, ports: [{{port: {}}}]}}", guest::PORT);
+    vireo.feed("create -f -", &with_a_nic("passt", &interface, "{name: default, pod: {}}"));
+    let vmi = vireo.phase("passt", "Running")?;
+    let pod = vireo.pod("passt")?;
+    let address = pod["status"]["podIP"].as_str().unwrap_or_default();
+    let nic = &vmi["status"]["interfaces"][0];
+    assert_eq!(nic["ipAddress"], *address, "{nic:#}");
+    let mut login = Login::over(vireo.console_process("passt")?);
+    login.log_in()?;
+    is_on(&mut login, (nic, "eth0", address))?;
+    login.run("ping -c 3 -W 5 $(ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p')")?;
+    guest::serves_a_page(vireo, "passt", &mut login)?;
+    // The kubelet's cgroup drivers spell the UID with `-` and with `_`.
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().replace('-', "[-_]");
+    let of_pod =
+        format!("for pid in $(pidof passt); do ! grep -q {uid} /proc/$pid/cgroup || echo $pid; done");
+    let passt = vireo.on_node(&of_pod)?;
+    assert_eq!(passt.lines().count(), 1, "in the cgroups of the Pod: {passt:?}");
+    guest::is_replaced(vireo)?;
+    guest::has_a_page(vireo, "passt")?;
+    vireo.ok(&format!("delete vmi passt {LIMIT}"));
+    vireo.gone("passt")?;
+    eventually("passt ends with its VM", SOON, || Ok(vireo.on_node(&of_pod)?.is_empty()))
 }
 
 /// A guest whose Pod has IPv6 alone is reached at that address, by `virtctl port-forward`, too.
