@@ -79,7 +79,7 @@ impl Passt {
     /// Starts it in a network namespace, beside a launcher with a process ID. Returns the hypervisor's end of their socket. Blocks.
     ///
     /// # Errors
-    /// When it cannot be started, or does not come up: with what it says.
+    /// When it cannot be started, with what it reports.
     pub(crate) fn start(&self, namespace: &Path, launcher: i32) -> io::Result<OwnedFd> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("passt of {}: {error}", self.nic));
@@ -225,16 +225,16 @@ fn log() -> io::Result<File> {
     Ok(log.into())
 }
 
-/// Why it does not start: its own words, if it has any.
+/// Why it does not start: the errors that it reports, if there are any.
 fn failure(log: &File, error: &io::Error) -> String {
     let mut text = vec![0; usize::try_from(LOG).unwrap_or_default()];
     let length = log.read_at(&mut text, 0).unwrap_or_default();
     text.truncate(length);
-    said(&String::from_utf8_lossy(&text)).unwrap_or_else(|| error.to_string())
+    error_lines(&String::from_utf8_lossy(&text)).unwrap_or_else(|| error.to_string())
 }
 
 /// The errors in what it has written, without those of its own log.
-fn said(text: &str) -> Option<String> {
+fn error_lines(text: &str) -> Option<String> {
     let lines = text.trim_end_matches('\0').lines().map(str::trim);
     let errors: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.ends_with("to syslog")).collect();
     (!errors.is_empty()).then(|| errors.join("; "))
@@ -304,8 +304,8 @@ mod tests {
         let text = "Failed to send 37 bytes to syslog\nL4 socket: Too many open files\n\nFailed to send 56 bytes to syslog\nCan't \
                     open enough sockets for port specifier: all\n\0\0\0";
         let expected = "L4 socket: Too many open files; Can't open enough sockets for port specifier: all";
-        assert_eq!(said(text).as_deref(), Some(expected));
-        assert_eq!(said("\0\0"), None);
+        assert_eq!(error_lines(text).as_deref(), Some(expected));
+        assert_eq!(error_lines("\0\0"), None);
     }
 
     #[test]
