@@ -343,12 +343,14 @@ pub fn addresses_in_pod(namespace: &Path) -> Result<Vec<IpAddr>, NetworkError> {
     Ok(first_of_each_family(in_namespace(namespace, addresses)?))
 }
 
-/// Lets every user of the calling thread's network namespace send ICMP echo requests (icmp(7)), as guests by passt do.
+/// Prepares the calling thread's network namespace for a process of passt with a user and a group: its guest may send ICMP echo
+/// requests (icmp(7)), and reaches nothing in the namespace itself. Blocks; repeatable.
 ///
 /// # Errors
-/// When the setting is rejected.
-pub(crate) fn permit_ping() -> io::Result<()> {
-    sysctl("net/ipv4/ping_group_range", "0\t2147483647").map(drop).map_err(io::Error::other)
+/// When a setting or rule is rejected.
+pub(crate) fn prepare_passt(user: u32, group: u32) -> Result<(), NetworkError> {
+    sysctl("net/ipv4/ping_group_range", "0\t2147483647")?;
+    Ok(nft::apply(&nft::passt_rules(user, group))?)
 }
 
 /// Does work in the network namespace of a Pod.

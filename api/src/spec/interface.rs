@@ -182,9 +182,9 @@ fn joined(
         let acpi_index = acpi_index(interface.acpi_index, &indices, &field.at("acpiIndex"), found);
         indices.extend(acpi_index);
         let Some(Network { source: Some(source), guest, .. }) = network else { continue };
+        let derived = || uid.map(|uid| uid.mac_of(&interface.name));
         let (binding, mac) = match (kind, guest) {
             (Some(BindingKind::Masquerade), Some(networks)) => {
-                let derived = || uid.map(|uid| uid.mac_of(&interface.name));
                 let Some(mac) = mac.or_else(derived) else { continue };
                 (Binding::Masquerade { networks: *networks, forwards }, Some(mac))
             }
@@ -211,7 +211,6 @@ fn joined(
                 }
                 let why = "passt has no other DHCP options than addresses and name servers";
                 found.notice_if(interface.dhcp_options.is_some(), &field.at("dhcpOptions"), why);
-                let derived = || uid.map(|uid| uid.mac_of(&interface.name));
                 let Some(mac) = mac.or_else(derived) else { continue };
                 (Binding::Passt { forwards }, Some(mac))
             }

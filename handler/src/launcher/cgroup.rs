@@ -6,8 +6,8 @@
 
 mod controllers;
 mod io_max;
-mod joined;
 pub mod limits;
+mod membership;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,8 +22,8 @@ use uuid::Uuid;
 pub use controllers::Controller;
 use controllers::{enable, own, unified};
 pub use io_max::{IoMax, IoMaxError};
-pub(crate) use joined::Joined;
 use limits::Limits;
+pub(crate) use membership::Membership;
 
 /// How long killed processes may take to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);

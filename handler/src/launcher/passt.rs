@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, MemfdFlags, SealFlags, Uid, fchown, fcntl_add_seals, ftruncate, memfd_create};
@@ -22,13 +22,14 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use tracing::{info, warn};
 
-use super::cgroup::Joined;
+use super::cgroup::Membership;
+use super::process::{close_inherited_descriptors, set_oom_score};
 use crate::network::netns;
 use crate::network::ports::{Ports, Protocol};
 use crate::network::{self, POD_INTERFACE};
 
-/// Debian's and all others' packages have it there.
-const PROGRAM: &str = "/usr/bin/passt";
+/// Where packages install it.
+pub(crate) const PROGRAM: &str = "/usr/bin/passt";
 /// How long it may take to start. It opens a socket for each port first.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Its limit of name servers.
@@ -40,7 +41,7 @@ const ALL_PORTS: u64 = 200_000;
 /// How much of what it writes is kept, in bytes.
 const LOG: u64 = 4096;
 
-/// What passt of a NIC is to do.
+/// The configuration of passt for a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Passt {
     /// The NIC's name.
@@ -53,26 +54,16 @@ pub(crate) struct Passt {
     pub(crate) search: Vec<String>,
 }
 
-/// What it is beside a launcher that is root: passt is never.
-const NOBODY: User = User { uid: 65534, gid: 65534 };
+/// Its user beside a launcher that is root.
+const NOBODY: u32 = 65534;
+/// Its group, by which its sockets are known from those of the launcher.
+const GROUP: u32 = 65534;
 
-/// The user that it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct User {
-    uid: u32,
-    gid: u32,
-}
-
-impl User {
-    /// That of a launcher, by its `/proc/PID/status`.
-    fn parse(status: &str) -> Option<Self> {
-        let id = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        let user = Self { uid: id("Uid:")?, gid: id("Gid:")? };
-        Some(if user.uid == 0 { NOBODY } else { user })
-    }
+/// The effective user in the `/proc/PID/status` of a launcher, which passt gets. It is never root.
+fn user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let user = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(if user == 0 { NOBODY } else { user })
 }
 
 impl Passt {
@@ -88,8 +79,9 @@ impl Passt {
 
     fn spawn(&self, namespace: &Path, launcher: i32) -> io::Result<OwnedFd> {
         let status = std::fs::read_to_string(format!("/proc/{launcher}/status"))?;
-        let user = User::parse(&status).ok_or_else(|| io::Error::other("the launcher has no user"))?;
-        let cgroups = Joined::of(launcher)?;
+        let user = user(&status).ok_or_else(|| io::Error::other("the launcher has no user"))?;
+        let oom_score = std::fs::read_to_string(format!("/proc/{launcher}/oom_score_adj"))?;
+        let cgroups = Membership::of(launcher)?;
         let (ours, theirs) = UnixStream::pair()?;
         let (mut started, pid) = started(user)?;
         let log = log()?;
@@ -100,7 +92,9 @@ impl Passt {
             self.forwards.is_empty().then_some(Rlimit { current: Some(ALL_PORTS), maximum: Some(ALL_PORTS) });
         let prepare = move || {
             setsid()?;
+            close_inherited_descriptors();
             cgroups.join()?;
+            set_oom_score(oom_score.trim())?;
             if let Some(limit) = limit {
                 setrlimit(Resource::Nofile, limit)?;
             }
@@ -116,19 +110,11 @@ impl Passt {
         };
         let at = namespace.to_owned();
         let child = netns::inside(&at, move || {
-            network::permit_ping()?;
+            network::prepare_passt(user, GROUP).map_err(io::Error::other)?;
             // Their ends close with the command, so that the end of passt is seen.
             command.spawn()
         })?;
-        let mut child = child.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                io::Error::other(format!("{PROGRAM} is not there: install the package passt"))
-            }
-            io::ErrorKind::PermissionDenied if self.forwards.is_empty() => io::Error::other(
-                "the node agent may not open a socket for each port: list the ports of the interface",
-            ),
-            _ => error,
-        })?;
+        let mut child = child.map_err(|error| self.explained(error))?;
         if let Err(error) = await_start(&mut started) {
             let _ = child.kill();
             child.wait()?;
@@ -138,8 +124,21 @@ impl Passt {
         Ok(ours.into())
     }
 
+    /// An error of its start, with what an administrator or a user can do.
+    fn explained(&self, error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::other(format!("{PROGRAM} is not there: install the package passt"))
+            }
+            io::ErrorKind::PermissionDenied if self.forwards.is_empty() => io::Error::other(
+                "the node agent may not open a socket for each port: list the ports of the interface",
+            ),
+            _ => error,
+        }
+    }
+
     /// Its command line.
-    fn arguments(&self, socket: RawFd, pid: RawFd, user: User) -> Vec<String> {
+    fn arguments(&self, socket: RawFd, pid: RawFd, user: u32) -> Vec<String> {
         let mut arguments: Vec<String> =
             ["--quiet", "--foreground", "--no-map-gw", "--interface", POD_INTERFACE]
                 .map(str::to_owned)
@@ -147,7 +146,7 @@ impl Passt {
         let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         option("--fd", socket.to_string());
         option("--pid", format!("/proc/self/fd/{pid}"));
-        option("--runas", format!("{}:{}", user.uid, user.gid));
+        option("--runas", format!("{user}:{GROUP}"));
         option("--tcp-ports", self.ports(Protocol::Tcp));
         option("--udp-ports", self.ports(Protocol::Udp));
         let family = |is_ipv6: bool| {
@@ -199,16 +198,15 @@ impl Passt {
 }
 
 /// A pipe that it writes its process ID to when it has started. It opens it by its path when it is another user already.
-fn started(user: User) -> io::Result<(PipeReader, PipeWriter)> {
+fn started(user: u32) -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
-    fchown(&writer, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
+    fchown(&writer, Some(Uid::from_raw(user)), Some(Gid::from_raw(GROUP)))?;
     Ok((reader, writer))
 }
 
 fn await_start(started: &mut PipeReader) -> io::Result<()> {
-    let deadline = Instant::now() + START_TIMEOUT;
-    let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
-    if poll(&mut [PollFd::new(started, PollFlags::IN)], left.as_ref())? == 0 {
+    let timeout = Timespec::try_from(START_TIMEOUT).ok();
+    if poll(&mut [PollFd::new(started, PollFlags::IN)], timeout.as_ref())? == 0 {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long to start"));
     }
     match started.read(&mut [0; 1])? {
@@ -260,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_ports_that_are_listed_are_forwarded_and_no_others() {
-        let user = User { uid: 107, gid: 108 };
+        let user = 107;
         let forwards = vec![
             Ports::one(Protocol::Tcp, 22),
             Ports { protocol: Protocol::Tcp, first: 8000, last: 8010 },
@@ -275,7 +273,7 @@ mod tests {
             (after(&arguments, "--fd"), after(&arguments, "--pid")),
             (vec!["3"], vec!["/proc/self/fd/4"])
         );
-        assert_eq!(after(&arguments, "--runas"), ["107:108"]);
+        assert_eq!(after(&arguments, "--runas"), ["107:65534"]);
         let one = passt(vec![Ports::one(Protocol::Udp, 53)]);
         assert_eq!(after(&one.arguments(3, 4, user), "--tcp-ports"), ["none"]);
     }
@@ -293,10 +291,9 @@ mod tests {
 
     #[test]
     fn the_user_is_the_effective_one_of_the_launcher() {
-        let status = "Name:\tvirt-launcher\nUid:\t0\t107\t107\t107\nGid:\t0\t108\t108\t108\n";
-        assert_eq!(User::parse(status), Some(User { uid: 107, gid: 108 }));
-        assert_eq!(User::parse("Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n"), Some(NOBODY));
-        assert_eq!(User::parse("Name:\tx\n"), None);
+        assert_eq!(user("Name:\tvirt-launcher\nUid:\t0\t107\t107\t107\n"), Some(107));
+        assert_eq!(user("Uid:\t0\t0\t0\t0\n"), Some(NOBODY));
+        assert_eq!(user("Name:\tx\n"), None);
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn read_until(report: &mut PipeReader, deadline: Instant) -> io::Result<String> 
 
 /// Marks everything but stdin, stdout and stderr to be closed by exec. The handler's own descriptors are so marked;
 /// those that its starter left open (a lock, a pipe) must not live as long as a guest. Kernels before 5.11 cannot.
-fn close_inherited_descriptors() {
+pub(super) fn close_inherited_descriptors() {
     // SAFETY: with CLOSE_RANGE_CLOEXEC the call closes nothing in this process and touches no memory.
     #[expect(unsafe_code, reason = "rustix has no close_range")]
     unsafe {
@@ -225,7 +225,11 @@ fn close_inherited_descriptors() {
     };
 }
 
-fn set_oom_score(score: &str) -> io::Result<()> {
+/// Sets how readily the kernel kills the calling process where memory is short. Only makes system calls.
+///
+/// # Errors
+/// When the kernel does not permit it.
+pub(super) fn set_oom_score(score: &str) -> io::Result<()> {
     let flags = rustix::fs::OFlags::WRONLY;
     let file = rustix::fs::open(c"/proc/self/oom_score_adj", flags, rustix::fs::Mode::empty())?;
     rustix::io::write(&file, score.as_bytes())?;

@@ -67,6 +67,22 @@ table ip vireo {{
     )
 }
 
+/// The rules of a namespace in which a process with a user and a group sends what a guest wants sent, to any destination: nothing to
+/// the namespace itself, such as a loopback address, but answers.
+pub fn passt_rules(user: u32, group: u32) -> String {
+    format!(
+        "table inet vireo_passt {{}}
+delete table inet vireo_passt
+table inet vireo_passt {{
+  chain output {{
+    type filter hook output priority filter; policy accept;
+    oifname \"lo\" meta skuid {user} meta skgid {group} ct state new drop
+  }}
+}}
+"
+    )
+}
+
 /// The same for IPv6. Neighbours find each other, and the guest its router and its address; what belongs to a link alone
 /// is never translated. `router` is the gateway's link-local address.
 pub fn guest_ipv6_rules(guest: Ipv6Addr, gateway: Ipv6Addr, router: Ipv6Addr, forwards: &[Ports]) -> String {

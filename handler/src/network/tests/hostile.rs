@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::bridge::{self, Bridge};
 use super::*;
+use crate::launcher::passt::{self, Passt};
 
 const OTHER_MAC: MacAddr = MacAddr::local([0, 0, 0, 0, 9]);
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
@@ -269,4 +270,45 @@ fn a_guest_on_a_bridge_has_the_addresses_that_it_took_over() {
     drop(guest);
     netns::remove(&pod).unwrap();
     netns::remove(&network).unwrap();
+}
+
+/// A guest by passt sends to an address of the namespace, which a socket there does not receive, and to the host, which does.
+#[test]
+fn a_guest_by_passt_reaches_nothing_in_its_namespace() {
+    if !on_own_host() {
+        return;
+    }
+    if !Path::new(passt::PROGRAM).exists() {
+        eprintln!("SKIPPED: {} is not there", passt::PROGRAM);
+        return;
+    }
+    let bench = Bench::beside(&[], &access(false));
+    let wire = bench.plan.wire();
+    let namespace = netns::path(&bench.plan.namespace);
+    let own = [Ipv4Addr::LOCALHOST, wire.vm()];
+    let sockets =
+        netns::inside(&namespace, move || own.map(|address| UdpSocket::bind((address, 0)).unwrap()));
+    let sockets = sockets.unwrap();
+    let host = UdpSocket::bind((wire.host(), OPEN_UDP.first)).unwrap();
+    host.set_read_timeout(Some(PATIENCE)).unwrap();
+
+    let forwards = vec![Ports::one(Protocol::Tcp, 80)];
+    let passt = Passt { nic: "default".to_owned(), forwards, servers: Vec::new(), search: Vec::new() };
+    let launcher = std::process::id().try_into().unwrap();
+    let guest = File::from(passt.start(&namespace, launcher).unwrap());
+    let targets = sockets.iter().chain([&host]).map(|socket| socket.local_addr().unwrap());
+    for target in targets {
+        let packet = datagram(wire.vm(), target, b"by passt");
+        let frame = [&OTHER_MAC.octets()[..], &MAC.octets(), &IPV4, &packet].concat();
+        let length = u32::try_from(frame.len()).unwrap().to_be_bytes();
+        (&guest).write_all(&[&length[..], &frame].concat()).unwrap();
+    }
+    let mut text = [0; 16];
+    let length = host.recv(&mut text).unwrap();
+    assert_eq!(&text[..length], b"by passt");
+    for socket in sockets {
+        // What was sent to it was sent before.
+        socket.set_nonblocking(true).unwrap();
+        assert_eq!(socket.recv(&mut text).unwrap_err().kind(), io::ErrorKind::WouldBlock, "{socket:?}");
+    }
 }

@@ -8,9 +8,9 @@ use super::controllers::directory;
 
 /// The files by which a process joins the cgroups of another one.
 #[derive(Debug)]
-pub(crate) struct Joined(Vec<File>);
+pub(crate) struct Membership(Vec<File>);
 
-impl Joined {
+impl Membership {
     /// The cgroups of a launcher in all hierarchies, but for their roots. In a container, the node agent may see its own cgroups
     /// alone; the launcher's parent is the container runtime, which made the launcher's.
     ///
