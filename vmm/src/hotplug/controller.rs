@@ -66,7 +66,7 @@ impl Controller {
     pub(crate) fn plug(&self, slot: u8, function: Arc<dyn Function>) -> Result<(), RootError> {
         // Without the bus there is no guest either.
         let Some(root) = self.root.upgrade() else { return Ok(()) };
-        // That was for what was in the slot before. A guest that sees the next disk must not be asked for it.
+        // That was for what was in the slot before. A guest that sees the next device must not be asked for it.
         self.registers().requested &= !bit(slot);
         root.hot_add(Address::root(slot), function)?;
         self.registers().plugged |= bit(slot) & self.mask;
@@ -138,7 +138,9 @@ impl Section for Controller {
     fn save(&self) -> Result<u32, SectionError> {
         let taken = self.root.upgrade().map(|root| root.addresses()).unwrap_or_default();
         match taken.iter().any(|address| self.mask & bit(address.device()) != 0) {
-            true => Err(SectionError::Unsavable("disks were attached to the running VM: detach them first")),
+            true => {
+                Err(SectionError::Unsavable("devices were attached to the running VM: detach them first"))
+            }
             false => Ok(self.mask),
         }
     }

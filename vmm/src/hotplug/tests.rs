@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use vireo_vmconfig::DiskDevice;
+use vireo_vmconfig::{DiskDevice, MacAddr};
 
 use super::*;
 use crate::bus::{Bus, BusDevice};
@@ -109,6 +109,17 @@ fn hotplug() -> (Hotplug, Arc<Mutex<Vec<u8>>>) {
     let released = Arc::new(Mutex::new(Vec::new()));
     let list = released.clone();
     (Hotplug::new(move |slot| list.lock().unwrap().push(slot)), released)
+}
+
+#[test]
+fn a_nic_without_a_tap_takes_no_slot() {
+    let (hotplug, _) = hotplug();
+    let vm = World::new(&hotplug);
+    let mac = MacAddr::local([0, 0, 0, 0, 7]);
+    let nic = Net::new(tempfile::tempfile().unwrap().into(), mac);
+    assert!(matches!(hotplug.attach(nic), Err(HotplugError::Net(_))));
+    assert_eq!(hotplug.attach(disk()).unwrap(), 2, "the first slot is free");
+    assert_eq!(vm.ids(2), BLOCK);
 }
 
 #[test]
@@ -249,7 +260,7 @@ proptest! {
                 _ => hotplug.close_released(),
             }
             let there: Vec<u8> = vm.root.addresses().iter().map(|at| at.device()).collect();
-            let known: Vec<u8> = hotplug.state().disks.keys().copied().collect();
+            let known: Vec<u8> = hotplug.state().devices.keys().copied().collect();
             let in_slots: Vec<u8> = there.iter().copied().filter(|slot| MASK >> slot & 1 != 0).collect();
             prop_assert_eq!(&in_slots, &known);
             prop_assert!(fixed.iter().all(|at| there.contains(&at.device())));
