@@ -88,6 +88,32 @@ pub struct DiskFiles {
     pub backing: Option<File>,
 }
 
+/// The open files of a NIC that is attached to a VM while it runs.
+#[derive(Debug)]
+pub struct NicFiles {
+    /// The queues of its tap.
+    pub queues: Vec<OwnedFd>,
+    /// What moves them in the hypervisor's place, one for each; else none.
+    pub vhost: Vec<OwnedFd>,
+}
+
+/// The files of a NIC that is attached to a VM while it runs: those that the node agent passed, as nothing is opened by then.
+///
+/// # Errors
+/// When the node agent has not passed a queue for each pair.
+pub fn open_nic_files(interface: &Interface, passed: &PassedFiles) -> Result<NicFiles, Fault> {
+    let tap = interface.peer.tap().unwrap_or_default();
+    let pairs = interface.queue_pairs;
+    let queues: Vec<OwnedFd> = (0..pairs).map_while(|queue| passed.take(&tap_name(tap, queue))).collect();
+    let vhost: Vec<OwnedFd> = (0..pairs).map_while(|queue| passed.take(&vhost_name(tap, queue))).collect();
+    if queues.len() < pairs {
+        let detail = format!("interface {}: the queues of the tap {tap} were not passed", interface.name);
+        return Err(fault_at(Code::HostResource, &interface.field, detail));
+    }
+    let vhost = if vhost.len() < pairs { Vec::new() } else { vhost };
+    Ok(NicFiles { queues, vhost })
+}
+
 /// Why a file of the VM cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {

@@ -12,8 +12,8 @@ mod virtiofs;
 
 pub use choose::{Choice, KvmState, Probe, choose};
 pub use guest::{
-    Controls, End, Event, Events, Guest, GuestEnd, HotplugAction, HotplugRequest, SOFT_REBOOT, Starting,
-    VmCommand, guest,
+    Controls, End, Event, Events, Guest, GuestEnd, HotplugAction, HotplugRequest, NicChange, SOFT_REBOOT,
+    Starting, VmCommand, VolumeAction, guest,
 };
 pub use stats::{HypervisorStats, StatsClient, StatsReply, StatsRequests};
 

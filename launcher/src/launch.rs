@@ -8,5 +8,5 @@ mod check;
 pub(crate) mod sample;
 mod types;
 
-pub use check::{LaunchError, disk_to_attach};
+pub use check::{LaunchError, disk_to_attach, nic_to_attach};
 pub use types::*;

@@ -1,6 +1,7 @@
 //! From a launch message and its open files to the monitor's VM: the single translation.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vireo_proto::launcher::Fault;
@@ -16,7 +17,7 @@ use vireo_vmm::config::{
 use crate::agent::{self, AgentPort};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, HostFirmware, HostResources};
-use crate::launch::{Disk, Launch};
+use crate::launch::{Disk, Interface, Launch};
 
 /// Why a launch message has no monitor configuration.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +88,13 @@ pub fn attached_disk(launch: &Launch, wanted: &Disk, files: DiskFiles) -> Result
     disk(launch, wanted, Some(files)).map_err(|error| error.fault(&launch.fields))
 }
 
+/// A NIC on the queues of its tap; none without a queue.
+pub fn net(wanted: &Interface, tap: Vec<OwnedFd>, vhost: Vec<OwnedFd>) -> Option<Net> {
+    let mut queues = tap.into_iter();
+    let net = Net::new(queues.next()?, wanted.mac).more_queues(queues).vhost(vhost);
+    Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
+}
+
 fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
@@ -96,11 +104,7 @@ fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> R
         .interfaces
         .iter()
         .zip(host.nics.into_iter().zip(host.vhost))
-        .filter_map(|(wanted, (tap, vhost))| {
-            let mut queues = tap.into_iter();
-            let net = Net::new(queues.next()?, wanted.mac).more_queues(queues).vhost(vhost);
-            Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
-        })
+        .filter_map(|(wanted, (tap, vhost))| net(wanted, tap, vhost))
         .collect();
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_kvm(host.kvm)

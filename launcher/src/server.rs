@@ -10,7 +10,8 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::state::Phase;
 use vireo_proto::launcher::{
-    AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
+    AskAgentRequest, AskAgentResponse, AttachInterfaceRequest, AttachInterfaceResponse, AttachVolumeRequest,
+    AttachVolumeResponse, DetachInterfaceRequest, DetachInterfaceResponse, DetachVolumeRequest,
     DetachVolumeResponse, DismissRequest, DismissResponse, DumpMemoryRequest, DumpMemoryResponse,
     ForgetMemoryDumpRequest, ForgetMemoryDumpResponse, FreezeFilesystemsRequest, FreezeFilesystemsResponse,
     HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest, LaunchResponse, LifecycleCommand,
@@ -25,7 +26,7 @@ use crate::health;
 use crate::hypervisor::VmCommand;
 use crate::launch;
 use crate::screenshot;
-use crate::session::{DumpCommand, Handle, VolumeRequest};
+use crate::session::{DumpCommand, Handle, HotplugCommand};
 use crate::statistics;
 
 /// The service, for any number of connections.
@@ -106,7 +107,7 @@ impl Launcher for Server {
         request: Request<AttachVolumeRequest>,
     ) -> Result<Response<AttachVolumeResponse>, Status> {
         let fault = match launch::disk_to_attach(request.into_inner()) {
-            Ok(disk) => self.session.hotplug(VolumeRequest::Attach(Box::new(disk))).await,
+            Ok(disk) => self.session.hotplug(HotplugCommand::AttachVolume(Box::new(disk))).await,
             Err(error) => Some(fault(Code::Invalid, chain(&error))),
         };
         Ok(Response::new(AttachVolumeResponse { fault }))
@@ -116,8 +117,27 @@ impl Launcher for Server {
         &self,
         request: Request<DetachVolumeRequest>,
     ) -> Result<Response<DetachVolumeResponse>, Status> {
-        let fault = self.session.hotplug(VolumeRequest::Detach(request.into_inner().name)).await;
+        let fault = self.session.hotplug(HotplugCommand::DetachVolume(request.into_inner().name)).await;
         Ok(Response::new(DetachVolumeResponse { fault }))
+    }
+
+    async fn attach_interface(
+        &self,
+        request: Request<AttachInterfaceRequest>,
+    ) -> Result<Response<AttachInterfaceResponse>, Status> {
+        let fault = match launch::nic_to_attach(request.into_inner()) {
+            Ok(nic) => self.session.hotplug(HotplugCommand::AttachNic(Box::new(nic))).await,
+            Err(error) => Some(fault(Code::Invalid, chain(&error))),
+        };
+        Ok(Response::new(AttachInterfaceResponse { fault }))
+    }
+
+    async fn detach_interface(
+        &self,
+        request: Request<DetachInterfaceRequest>,
+    ) -> Result<Response<DetachInterfaceResponse>, Status> {
+        let fault = self.session.hotplug(HotplugCommand::DetachNic(request.into_inner().name)).await;
+        Ok(Response::new(DetachInterfaceResponse { fault }))
     }
 
     async fn set_links(

@@ -22,7 +22,7 @@ use tracing::info;
 use vireo_proto::launcher::state::Phase;
 use vireo_proto::launcher::{Fault, Identity, Outcome, State};
 
-pub use command::{Command, DumpCommand, Handle, VolumeRequest, Watchers};
+pub use command::{Command, DumpCommand, Handle, HotplugCommand, Watchers};
 pub use start::LaunchReply;
 
 use crate::agent::{self, AgentClient, AgentRequest};

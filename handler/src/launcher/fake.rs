@@ -92,6 +92,20 @@ impl Launcher for FakeLauncher {
         Err(Status::unimplemented("as launchers of older releases"))
     }
 
+    async fn attach_interface(
+        &self,
+        _: Request<AttachInterfaceRequest>,
+    ) -> Result<Response<AttachInterfaceResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn detach_interface(
+        &self,
+        _: Request<DetachInterfaceRequest>,
+    ) -> Result<Response<DetachInterfaceResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
     async fn set_links(&self, _: Request<SetLinksRequest>) -> Result<Response<SetLinksResponse>, Status> {
         Err(Status::unimplemented("as launchers of older releases"))
     }

@@ -8,8 +8,8 @@ use vireo_proto::launcher::{DiskFailure, Fault, Panic, PluggedVolume};
 use vireo_vmconfig::DiskSource;
 
 use crate::fault::{Code, fault};
-use crate::host::DiskFiles;
-use crate::launch::Disk;
+use crate::host::{DiskFiles, NicFiles};
+use crate::launch::{Disk, Interface};
 
 use super::stats::{StatsClient, StatsRequests};
 
@@ -19,10 +19,10 @@ pub type Starting = Pin<Box<dyn Future<Output = Result<Guest, Fault>> + Send>>;
 /// How long after [`VmCommand::SoftReboot`] a guest that switches itself off is thought to follow it.
 pub const SOFT_REBOOT: Duration = Duration::from_secs(300);
 
-/// How many volumes may wait to be attached or detached.
+/// How many volumes and NICs may wait to be attached or detached.
 const MAX_QUEUED_HOTPLUGS: usize = 16;
 
-/// How long a guest gets to release a volume.
+/// How long a guest gets to release a volume or a NIC.
 pub(super) const UNPLUG_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The status of a volume that the guest has by a name.
@@ -40,13 +40,18 @@ pub(super) fn still_attached(volume: &PluggedVolume, how: &str) -> Fault {
     fault(Code::Conflict, detail)
 }
 
+/// Why a NIC is not detached.
+pub(super) fn nic_stays(name: &str, how: &str) -> Fault {
+    fault(Code::Conflict, format!("NIC {name} stays attached: the guest {how}; is its system up?"))
+}
+
 /// Why a medium is not taken out.
 pub(super) fn drive_locked(volume: &PluggedVolume) -> Fault {
     fault(Code::Conflict, format!("volume {} stays attached: the guest has locked the drive", volume.name))
 }
 
 /// A command for a running VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmCommand {
     /// Press the ACPI power button.
     PowerButton,
@@ -61,8 +66,8 @@ pub enum VmCommand {
     Resume,
     /// Switch the link of a NIC.
     SetLink {
-        /// Its position in the list of NICs.
-        index: usize,
+        /// Its name.
+        nic: String,
         /// Whether it is up from now on.
         up: bool,
     },
@@ -86,6 +91,8 @@ pub enum Event {
     DisksFailed(Vec<DiskFailure>),
     /// These volumes are attached now, and no others.
     Plugged(Vec<PluggedVolume>),
+    /// A NIC is attached, or no longer is.
+    Nic(NicChange),
     /// The memory dump is written, or why it is not.
     MemoryDumped(Option<String>),
     /// It is gone. Nothing follows.
@@ -101,13 +108,33 @@ pub struct HotplugRequest {
     pub reply: oneshot::Sender<Option<Fault>>,
 }
 
-/// A volume that is to be attached or detached.
+/// A device that is to be attached or detached.
 #[derive(Debug)]
 pub enum HotplugAction {
+    /// A volume.
+    Volume(VolumeAction),
+    /// A NIC, to be attached to its tap.
+    AttachNic(Box<Interface>, NicFiles),
+    /// A NIC, to be detached, by its name.
+    DetachNic(String),
+}
+
+/// A volume that is to be attached or detached.
+#[derive(Debug)]
+pub enum VolumeAction {
     /// In, from its open and locked files.
     Attach(Box<Disk>, DiskFiles),
     /// Out, by its name.
     Detach(String),
+}
+
+/// What has become of a NIC, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NicChange {
+    /// The guest has it.
+    Attached(String),
+    /// It could not be attached, or the guest has released it.
+    Gone(String),
 }
 
 /// The interface of kernels to report panics, where no other is named.
@@ -191,19 +218,23 @@ impl Guest {
     }
 
     /// Queues a hotplug request.
-    pub fn hotplug(&self, request: HotplugRequest) {
+    ///
+    /// # Errors
+    /// What is not queued, which is answered.
+    pub fn hotplug(&self, request: HotplugRequest) -> Result<(), HotplugAction> {
         let (request, fault) = match self.hotplugs.try_send(request) {
-            Ok(()) => return,
+            Ok(()) => return Ok(()),
             Err(mpsc::error::TrySendError::Full(request)) => {
-                (request, fault(Code::Conflict, "many volumes wait to be attached or detached already"))
+                (request, fault(Code::Conflict, "many devices wait to be attached or detached already"))
             }
             Err(mpsc::error::TrySendError::Closed(request)) => (
                 request,
-                fault(Code::Unsupported, "the hypervisor of this VM cannot attach or detach volumes"),
+                fault(Code::Unsupported, "the hypervisor of this VM cannot attach or detach devices"),
             ),
         };
         // The caller may be gone.
         let _ = request.reply.send(Some(fault));
+        Err(request.action)
     }
 
     /// Has the guest's memory written to a file.

@@ -85,6 +85,8 @@ async fn start_vm(
     let (counters, balloon) = (config.disk_counters(), (launch.memory_bytes, config.balloon()));
     let names = launch.disks.iter().map(|disk| disk.name.clone());
     let (stalls, stalling, failures) = stall::listen(names.zip(config.disk_stalls()));
+    let nics = launch.interfaces.iter().map(|nic| nic.name.clone());
+    let links = command_loop::Links::of(nics.zip(config.links()));
     let (current, controls) = watch::channel(None);
     let (started_tx, started) = oneshot::channel();
     let desired = Arc::new(DesiredState::new(launch.start_paused));
@@ -98,11 +100,12 @@ async fn start_vm(
         events: end.events.clone(),
         current: controls.clone(),
         stalls,
-        links: config.links(),
+        links: links.clone(),
         dumping: None,
         servers,
     };
-    let volumes = hotplug::Volumes::new(&launch, slots, media, end.events.clone(), stalling, growths.clone());
+    let devices =
+        hotplug::Devices::new(&launch, (slots, media), end.events.clone(), stalling, growths.clone(), links);
     let starter = pinning.clone();
     let pin = move |kind| {
         if let Some(pinning) = &pinning {
@@ -125,7 +128,7 @@ async fn start_vm(
         .map_err(thread_error)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the VM's thread died")))?;
     tokio::spawn(disk_growth::watch(growths, controls.clone()));
-    tokio::spawn(volumes.run(end.hotplugs, released, controls.clone()));
+    tokio::spawn(devices.run(end.hotplugs, released, controls.clone()));
     tokio::spawn(command_loop.run(end.commands, failures, end.dumps));
     tokio::spawn(serial_input::forward(port.input, controls));
     tokio::spawn(stats::serve(end.stats_requests, counters, balloon));

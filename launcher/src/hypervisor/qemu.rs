@@ -16,6 +16,7 @@ mod extra;
 pub(crate) mod fuzzing;
 mod hotplug;
 mod io_thread;
+mod nics;
 mod numa;
 mod pci;
 mod platform;

@@ -99,6 +99,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 video,
                 tablets: request.tablets,
                 hotplug: request.hotplug,
+                nic_hotplug: request.nic_hotplug,
                 hotplug_field: named(request.hotplug_field),
                 hotplug_volumes: request.hotplug_volumes,
                 vnc_socket,
@@ -162,6 +163,19 @@ pub fn disk_to_attach(request: wire::AttachVolumeRequest) -> Result<Disk, Launch
         Some(_) => Err(LaunchError(vec![
             "disk: only a raw one on scsi or virtio, or in a CD-ROM drive, is attached".to_owned(),
         ])),
+        None => Err(LaunchError(problems.into_texts())),
+    }
+}
+
+/// A NIC that is to be attached.
+pub fn nic_to_attach(request: wire::AttachInterfaceRequest) -> Result<Interface, LaunchError> {
+    let mut problems = Problems::default();
+    let checked = interface(&mut problems, 0, request.interface.unwrap_or_default());
+    match checked.filter(|_| problems.is_empty()) {
+        Some(nic) if nic.model == NicModel::Virtio && nic.peer.tap().is_some() => Ok(nic),
+        Some(_) => {
+            Err(LaunchError(vec!["interface: only one of the model virtio on a tap is attached".to_owned()]))
+        }
         None => Err(LaunchError(problems.into_texts())),
     }
 }

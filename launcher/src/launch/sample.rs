@@ -86,6 +86,7 @@ pub(crate) fn kernel_boot() -> Launch {
         video: None,
         tablets: 0,
         hotplug: false,
+        nic_hotplug: false,
         hotplug_field: None,
         hotplug_volumes: 0,
         vnc_socket: None,

@@ -53,6 +53,8 @@ pub struct Launch {
     pub tablets: u32,
     /// Volumes may be attached while it runs.
     pub hotplug: bool,
+    /// NICs, too.
+    pub nic_hotplug: bool,
     /// The field of the first volume that is attached as soon as it runs.
     pub hotplug_field: Option<String>,
     /// How many volumes are attached as soon as it runs.

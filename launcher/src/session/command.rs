@@ -9,7 +9,7 @@ use super::{LaunchReply, SessionStatus};
 use crate::agent::AgentClient;
 use crate::fault::{Code, fault};
 use crate::hypervisor::VmCommand;
-use crate::launch::Disk;
+use crate::launch::{Disk, Interface};
 use crate::statistics::StatsSource;
 
 /// A command for the session.
@@ -22,8 +22,8 @@ pub enum Command {
     Kill(oneshot::Sender<Option<Fault>>),
     /// Pause, resume or reset the VM.
     Lifecycle(VmCommand, oneshot::Sender<Option<Fault>>),
-    /// Attach or detach a volume.
-    Hotplug(VolumeRequest, oneshot::Sender<Option<Fault>>),
+    /// Attach or detach a device.
+    Hotplug(HotplugCommand, oneshot::Sender<Option<Fault>>),
     /// Switch the links of the NICs: these are down.
     Links(Vec<String>, oneshot::Sender<Option<Fault>>),
     /// Write the guest's memory to a file, or forget that.
@@ -34,13 +34,17 @@ pub enum Command {
     Exit,
 }
 
-/// A volume to attach or detach.
+/// A device to attach or detach.
 #[derive(Debug)]
-pub enum VolumeRequest {
-    /// In.
-    Attach(Box<Disk>),
-    /// Out, by its name.
-    Detach(String),
+pub enum HotplugCommand {
+    /// A volume, in.
+    AttachVolume(Box<Disk>),
+    /// A volume, out, by its name.
+    DetachVolume(String),
+    /// A NIC, in.
+    AttachNic(Box<Interface>),
+    /// A NIC, out, by its name.
+    DetachNic(String),
 }
 
 /// About memory dumps.
@@ -149,8 +153,8 @@ impl Handle {
         self.ask(|reply| Command::Lifecycle(command, reply)).await
     }
 
-    /// Attaches or detaches a volume; returns once it is done or has failed.
-    pub async fn hotplug(&self, wanted: VolumeRequest) -> Option<Fault> {
+    /// Attaches or detaches a device; returns once it is done or has failed.
+    pub async fn hotplug(&self, wanted: HotplugCommand) -> Option<Fault> {
         self.ask(|reply| Command::Hotplug(wanted, reply)).await
     }
 

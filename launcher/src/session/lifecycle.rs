@@ -24,6 +24,7 @@ impl Pause {
             Event::Rebooted
             | Event::NoBootDevice
             | Event::Plugged(_)
+            | Event::Nic(_)
             | Event::MemoryDumped(_)
             | Event::Ended(_) => {}
         }
@@ -53,11 +54,11 @@ pub(super) struct Waiter {
 impl RunningVm {
     /// Executes a command on the running or paused VM, and replies once it is done.
     pub(super) fn lifecycle(&mut self, command: VmCommand, reply: oneshot::Sender<Option<Fault>>) {
-        if let Some(why) = conflict(command, &self.pause, self.waiter.is_some()) {
+        if let Some(why) = conflict(&command, &self.pause, self.waiter.is_some()) {
             answer(reply, Some(fault(Code::Conflict, why)));
             return;
         }
-        self.guest.command(command);
+        self.guest.command(command.clone());
         match command {
             VmCommand::Pause => self.waiter = Some(Waiter { phase: Phase::Paused, reply }),
             VmCommand::Resume => self.waiter = Some(Waiter { phase: Phase::Running, reply }),
@@ -93,7 +94,7 @@ impl RunningVm {
 
 /// Why a command conflicts with the state, in KubeVirt's words. A guest that is paused because its disks fail may be
 /// paused by request as well, which keeps it paused, and be resumed, which retries at once.
-fn conflict(command: VmCommand, now: &Pause, changing: bool) -> Option<&'static str> {
+fn conflict(command: &VmCommand, now: &Pause, changing: bool) -> Option<&'static str> {
     match (command, now.phase()) {
         (VmCommand::Pause | VmCommand::Resume, _) if changing => {
             Some("a pause or unpause of the VMI is under way")
@@ -135,7 +136,7 @@ mod tests {
             (VmCommand::Reset, paused(), true, None),
             (VmCommand::Reset, failed(), false, None),
         ] {
-            assert_eq!(conflict(command, &now, changing), expected, "{command:?} {now:?}");
+            assert_eq!(conflict(&command, &now, changing), expected, "{command:?} {now:?}");
         }
     }
 

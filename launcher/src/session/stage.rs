@@ -7,6 +7,7 @@ use tracing::{info, warn};
 use vireo_proto::launcher::{DiskFailure, Fault, Links, Outcome, State, state::Phase};
 
 use super::dump::{self, is_under_way};
+use super::hotplug::PluggedNics;
 use super::lifecycle::{Pause, Waiter};
 use super::outcome::{StopCause, outcome};
 use super::start::PendingVm;
@@ -43,9 +44,11 @@ pub(super) enum Stage {
 
 /// A guest with its resources.
 pub(super) struct RunningVm {
-    launch: Arc<Launch>,
+    pub(super) launch: Arc<Launch>,
     console: Console,
     pub(super) guest: Guest,
+    /// The NICs that were attached since it runs.
+    pub(super) nics: PluggedNics,
     /// The caller that waits for a pause or resume.
     pub(super) waiter: Option<Waiter>,
     /// Why the guest is paused, if it does.
@@ -54,13 +57,22 @@ pub(super) struct RunningVm {
 
 impl RunningVm {
     pub(super) fn new(launch: Arc<Launch>, console: Console, guest: Guest) -> Self {
-        Self { launch, console, guest, waiter: None, pause: Pause::default() }
+        let (nics, pause) = (PluggedNics::default(), Pause::default());
+        Self { launch, console, guest, nics, waiter: None, pause }
+    }
+
+    /// All NICs that the guest has.
+    pub(super) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
+        self.launch.interfaces.iter().chain(self.nics.attached())
     }
 }
 
-/// The links of the NICs, some of which are up.
-pub(super) fn links(launch: &Launch, is_up: impl Fn(&Interface) -> bool) -> Links {
-    let (up, down): (Vec<_>, Vec<_>) = launch.interfaces.iter().partition(|nic| is_up(nic));
+/// The links of NICs, some of which are up.
+pub(super) fn links<'a>(
+    nics: impl Iterator<Item = &'a Interface>,
+    is_up: impl Fn(&Interface) -> bool,
+) -> Links {
+    let (up, down): (Vec<_>, Vec<_>) = nics.partition(|nic| is_up(nic));
     let names = |nics: Vec<&Interface>| nics.into_iter().map(|nic| nic.name.clone()).collect();
     Links { down: names(down), up: names(up) }
 }
@@ -105,19 +117,17 @@ impl Session {
 
     /// Switches the links of the NICs that are to change.
     fn set_links(&self, vm: &RunningVm, down: &[String]) -> Result<(), Fault> {
-        if let Some(unknown) =
-            down.iter().find(|name| vm.launch.interfaces.iter().all(|nic| nic.name != **name))
-        {
+        if let Some(unknown) = down.iter().find(|name| vm.interfaces().all(|nic| nic.name != **name)) {
             return Err(fault(Code::Invalid, format!("the VM has no NIC {unknown}")));
         }
         let before = self.state().links.unwrap_or_default().down;
-        let nics = vm.launch.interfaces.iter().enumerate();
-        for (index, nic) in nics.filter(|(_, nic)| before.contains(&nic.name) != down.contains(&nic.name)) {
+        let is_switched = |nic: &&Interface| before.contains(&nic.name) != down.contains(&nic.name);
+        for nic in vm.interfaces().filter(is_switched) {
             let up = before.contains(&nic.name);
             info!(nic = nic.name, up, "the link is switched");
-            vm.guest.command(VmCommand::SetLink { index, up });
+            vm.guest.command(VmCommand::SetLink { nic: nic.name.clone(), up });
         }
-        let links = links(&vm.launch, |nic| !down.contains(&nic.name));
+        let links = links(vm.interfaces(), |nic| !down.contains(&nic.name));
         self.publish(|state| state.links = Some(links));
         Ok(())
     }
@@ -182,7 +192,7 @@ impl Session {
     }
 
     /// Publishes what happened; `Some` when it was the end.
-    fn handle_event(&self, vm: &mut RunningVm, event: Event, cause: StopCause) -> Option<Outcome> {
+    fn handle_event(&mut self, vm: &mut RunningVm, event: Event, cause: StopCause) -> Option<Outcome> {
         match event {
             Event::Rebooted => self.publish(|state| {
                 state.reboots += 1;
@@ -194,6 +204,7 @@ impl Session {
             }
             Event::MemoryDumped(failure) => self.dumped(failure),
             Event::Plugged(volumes) => self.publish(|state| state.volumes = volumes),
+            Event::Nic(change) => self.nic_changed(vm, change),
             Event::Paused | Event::Resumed | Event::DisksFailed(_) => {
                 if let Event::DisksFailed(failures) = &event {
                     for failure in failures.iter().filter(|failure| !vm.pause.failures.contains(failure)) {

@@ -184,7 +184,7 @@ impl Session {
                 started = &mut up.starting => {
                     let stage = match started {
                         Ok(guest) => {
-                            let links = links(&up.launch, |nic| nic.link_up);
+                            let links = links(up.launch.interfaces.iter(), |nic| nic.link_up);
                             self.publish(|state| state.links = Some(links));
                             self.enter(Phase::Running);
                             info!("the VM runs");

@@ -12,7 +12,9 @@ use super::*;
 use crate::agent::{AgentPort, FROZEN};
 use crate::console::Port;
 use crate::host;
-use crate::hypervisor::{End, Event, GuestEnd, KvmState, Starting, VmCommand, guest};
+use crate::hypervisor::{
+    End, Event, GuestEnd, HotplugAction, KvmState, NicChange, Starting, VmCommand, guest,
+};
 use crate::launch::Launch;
 
 /// A node whose VMs are run by the test.
@@ -376,6 +378,62 @@ async fn links_are_those_of_nics() {
     let fault = scene.handle.set_links(down()).await.unwrap();
     assert_eq!((fault.code(), fault.detail.as_str()), (Code::Invalid, "the VM has no NIC x"));
     assert_eq!(scene.handle.set_links(Vec::new()).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nic_that_is_attached_has_a_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join(FILES_SOCKET);
+    let files = PassedFiles::serve(&socket).unwrap();
+    let scene = scene_on(Stagehand { files, ..Stagehand::default() });
+    let nic = || {
+        let interface = crate::launch::sample::kernel_boot().interfaces.remove(0);
+        let peer = crate::launch::NicPeer::Tap { device: "tapX".into(), dhcp_device: "tapX".into() };
+        let name = "lan".to_owned();
+        Box::new(crate::launch::Interface { name, peer, lease: None, link_up: false, ..interface })
+    };
+    let attach = || HotplugCommand::AttachNic(nic());
+    let detach = || HotplugCommand::DetachNic("lan".to_owned());
+    assert_eq!(scene.handle.hotplug(attach()).await.unwrap().code(), Code::Conflict, "no VM runs");
+    let mut vm = scene.run().await;
+    assert_eq!(scene.handle.hotplug(attach()).await.unwrap().code(), Code::HostResource, "it has no tap");
+    assert_eq!(scene.handle.hotplug(detach()).await, None, "it is not there");
+    let pass = || {
+        let tap = OwnedFd::from(tempfile::tempfile().unwrap());
+        vireo_proto::files::pass(&socket, &[(vireo_proto::files::tap_name("tapX", 0), tap)]).unwrap();
+    };
+    let links = || {
+        let links = scene.seen.borrow().state.links.clone().unwrap();
+        (links.up.contains(&"lan".to_owned()), links.down.contains(&"lan".to_owned()))
+    };
+    // The first time, the hypervisor does not take it.
+    for is_taken in [false, true] {
+        pass();
+        let attached = tokio::spawn({
+            let (handle, attach) = (scene.handle.clone(), attach());
+            async move { handle.hotplug(attach).await }
+        });
+        let request = vm.hotplugs.recv().await.unwrap();
+        assert!(matches!(&request.action, HotplugAction::AttachNic(..)), "{request:?}");
+        assert_eq!(scene.handle.hotplug(attach()).await.unwrap().code(), Code::Conflict, "it is under way");
+        let change = if is_taken { NicChange::Attached("lan".into()) } else { NicChange::Gone("lan".into()) };
+        vm.events.send(Event::Nic(change)).unwrap();
+        request.reply.send(None).unwrap();
+        assert_eq!(attached.await.unwrap(), None);
+        assert_eq!(
+            scene.handle.set_links(if is_taken { vec!["lan".into()] } else { Vec::new() }).await,
+            None
+        );
+        assert_eq!(links(), (false, is_taken));
+    }
+    assert_eq!(scene.handle.hotplug(attach()).await, None, "it is there");
+    assert_eq!(scene.handle.set_links(Vec::new()).await, None);
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::SetLink { nic: "lan".into(), up: true }));
+    assert_eq!(links(), (true, false));
+    vm.events.send(Event::Nic(NicChange::Gone("lan".into()))).unwrap();
+    tokio::task::yield_now().await;
+    assert_eq!(scene.handle.set_links(Vec::new()).await, None);
+    assert_eq!(links(), (false, false));
 }
 
 #[tokio::test(start_paused = true)]

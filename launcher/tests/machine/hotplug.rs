@@ -1,7 +1,8 @@
-//! Volumes that are attached to a real VM, and out of it.
+//! Volumes and NICs that are attached to a real VM, and out of it.
 #![expect(clippy::unwrap_used, reason = "a test ends where its scenery fails")]
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use vireo_proto::files::{self, FILES_SOCKET};
@@ -41,6 +42,72 @@ impl LaunchedVm {
         File::create(&path).unwrap().set_len(1 << 20).unwrap();
         path
     }
+}
+
+/// The tap of the tests, which is gone once it is closed.
+const TAP: &str = "vireo-test-nic";
+
+impl LaunchedVm {
+    /// As the node agent does it: the tap is passed open, if there is one.
+    async fn attach_nic(&mut self, name: &str, tap: Option<OwnedFd>) -> Option<Fault> {
+        if let Some(tap) = tap {
+            files::pass(&self.path(FILES_SOCKET), &[(files::tap_name(TAP, 0), tap)]).unwrap();
+        }
+        let interface = Interface {
+            name: name.to_owned(),
+            mac: "02:00:00:00:00:07".to_owned(),
+            tap: TAP.to_owned(),
+            link_down: true,
+            ..Interface::default()
+        };
+        let request = AttachInterfaceRequest { interface: Some(interface) };
+        let answer = soon("an answer to AttachInterface", self.client.attach_interface(request)).await;
+        answer.unwrap().into_inner().fault
+    }
+
+    async fn detach_nic(&mut self, name: &str) -> Option<Fault> {
+        let request = DetachInterfaceRequest { name: name.to_owned() };
+        let answer = soon("an answer to DetachInterface", self.client.detach_interface(request)).await;
+        answer.unwrap().into_inner().fault
+    }
+}
+
+/// The names of the NICs whose links are down.
+fn down(state: &State) -> &[String] {
+    state.links.as_ref().map_or(&[], |links| &links.down)
+}
+
+/// A NIC goes with the guest's consent, or its reset.
+#[tokio::test]
+async fn a_nic_comes_and_goes() {
+    let open = || vireo_vmm::sys::tap::open(TAP);
+    if let Err(error) = open() {
+        eprintln!("SKIPPED: no tap can be made: {error}");
+        return;
+    }
+    let mut launcher = LaunchedVm::start().await;
+    let disk = guest::disk(launcher.directory.path());
+    launcher.up(LaunchRequest { hotplug: true, nic_hotplug: true, ..launcher.request(&disk) }).await;
+    let fault = launcher.attach_nic("lan", None).await.expect("a fault");
+    assert_eq!(fault.code(), Code::HostResource, "{fault:?}");
+    let file = tempfile::tempfile().unwrap();
+    let fault = launcher.attach_nic("lan", Some(file.into())).await.expect("a fault");
+    assert_eq!(fault.code(), Code::Hypervisor, "{fault:?}");
+    assert_eq!(launcher.attach_nic("lan", Some(open().unwrap())).await, None);
+    assert_eq!(launcher.attach_nic("lan", None).await, None, "it is there");
+    let state = launcher.until("a NIC", |state| !down(state).is_empty()).await;
+    assert_eq!(down(&state), ["lan"]);
+
+    let mut console = launcher.console().await;
+    read_until(&mut console, guest::READY).await;
+    let kept = launcher.detach_nic("lan").await.expect("a boot sector lets go of nothing");
+    assert!(kept.code() == Code::Conflict && kept.detail.contains("the guest"), "{kept:?}");
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Reset).await, None);
+    launcher.until("the end of the NIC", |state| down(state).is_empty()).await;
+    assert_eq!(launcher.attach_nic("again", Some(open().unwrap())).await, None, "the tap is free");
+    launcher.client.kill(KillRequest {}).await.unwrap();
+    launcher.outcome().await;
+    launcher.dismiss().await;
 }
 
 fn targets(state: &State) -> Vec<(&str, &str)> {

@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -19,8 +19,7 @@ pub(super) struct CommandLoop {
     /// The VM there is; `None` between two.
     pub(super) current: watch::Receiver<Option<Controls>>,
     pub(super) stalls: Stalls,
-    /// Of its NICs, in their order: the same for all VMs.
-    pub(super) links: Vec<Arc<Link>>,
+    pub(super) links: Links,
     /// Writes the VM's memory to a file.
     pub(super) dumping: Option<JoinHandle<Result<(), SaveError>>>,
     /// Of its file systems; they end with it.
@@ -98,11 +97,7 @@ impl CommandLoop {
                 self.resume();
                 self.emit(Event::Resumed);
             }
-            VmCommand::SetLink { index, up } => {
-                if let Some(link) = self.links.get(index) {
-                    link.set_up(up);
-                }
-            }
+            VmCommand::SetLink { nic, up } => self.links.set_up(&nic, up),
             VmCommand::Kill => self.apply(Controls::kill),
         }
     }
@@ -170,6 +165,37 @@ impl CommandLoop {
     fn emit(&self, event: Event) {
         // The receiver may be gone.
         let _ = self.events.send(event);
+    }
+}
+
+/// The links of the NICs by their names: the same for all VMs of a guest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links(Arc<Mutex<Vec<NamedLink>>>);
+
+/// The link of the NIC of a name.
+type NamedLink = (String, Arc<Link>);
+
+impl Links {
+    pub(super) fn of(links: impl IntoIterator<Item = NamedLink>) -> Self {
+        Self(Arc::new(Mutex::new(links.into_iter().collect())))
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<NamedLink>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, nic: String, link: Arc<Link>) {
+        self.all().push((nic, link));
+    }
+
+    pub(super) fn remove(&self, nic: &str) {
+        self.all().retain(|(name, _)| name != nic);
+    }
+
+    fn set_up(&self, nic: &str, up: bool) {
+        if let Some((_, link)) = self.all().iter().find(|(name, _)| name == nic) {
+            link.set_up(up);
+        }
     }
 }
 

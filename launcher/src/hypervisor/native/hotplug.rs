@@ -1,4 +1,5 @@
-//! Volumes that are attached to the monitor's VM while it runs, and detached: disks in slots, and media of CD-ROM drives.
+//! Volumes and NICs that are attached to the monitor's VM while it runs, and detached: disks and NICs in slots, and media of CD-ROM
+//! drives.
 //!
 //! One at a time: the next waits until the guest has released the one that is detached, or has had its time.
 
@@ -15,15 +16,19 @@ use vireo_vmm::Controls;
 use vireo_vmm::config::DiskGrowth;
 use vireo_vmm::hotplug::{Hotplug, HotplugError};
 
-use super::super::guest::{HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, plugged_volume, still_attached};
+use super::super::guest::{
+    HotplugAction, HotplugRequest, NicChange, UNPLUG_TIMEOUT, VolumeAction, nic_stays, plugged_volume,
+    still_attached,
+};
 use super::super::target::FixedDisks;
+use super::command_loop::Links;
 use super::disk_growth::{self, GrowingDisks};
 use super::media::Media;
 use super::stall::StallingDisks;
 use crate::fault::{Code, chain, fault, fault_at};
-use crate::host::DiskFiles;
+use crate::host::{DiskFiles, NicFiles};
 use crate::hypervisor::Event;
-use crate::launch::{Disk, Launch};
+use crate::launch::{Disk, Interface, Launch};
 use crate::plan;
 
 type Reply = oneshot::Sender<Option<Fault>>;
@@ -38,8 +43,8 @@ pub(super) fn slots() -> (Hotplug, mpsc::UnboundedReceiver<u8>) {
     (slots, released)
 }
 
-/// The attached volumes of a VM.
-pub(super) struct Volumes {
+/// The attached volumes and NICs of a VM.
+pub(super) struct Devices {
     launch: Arc<Launch>,
     slots: Hotplug,
     media: Media,
@@ -47,6 +52,10 @@ pub(super) struct Volumes {
     stalling: StallingDisks,
     growing: GrowingDisks,
     attached: Vec<Volume>,
+    /// Of all NICs.
+    links: Links,
+    /// The names of attached NICs and their slots.
+    nics: Vec<(String, u8)>,
     waiting: Option<Waiting>,
 }
 
@@ -58,24 +67,25 @@ struct Volume {
     growth: Arc<DiskGrowth>,
 }
 
-/// For the guest to release a volume.
+/// For the guest to release a device.
 struct Waiting {
     slot: u8,
     reply: Reply,
     deadline: Instant,
 }
 
-impl Volumes {
+impl Devices {
     pub(super) fn new(
         launch: &Arc<Launch>,
-        slots: Hotplug,
-        media: Media,
+        (slots, media): (Hotplug, Media),
         events: mpsc::UnboundedSender<Event>,
         stalling: StallingDisks,
         growing: GrowingDisks,
+        links: Links,
     ) -> Self {
         let launch = launch.clone();
-        Self { launch, slots, media, events, stalling, growing, attached: Vec::new(), waiting: None }
+        let (attached, nics) = (Vec::new(), Vec::new());
+        Self { launch, slots, media, events, stalling, growing, attached, links, nics, waiting: None }
     }
 
     /// Executes requests until the VM thread has ended.
@@ -106,7 +116,7 @@ impl Volumes {
 
     async fn begin(&mut self, HotplugRequest { action, reply }: HotplugRequest) {
         match action {
-            HotplugAction::Attach(disk, files) => {
+            HotplugAction::Volume(VolumeAction::Attach(disk, files)) => {
                 let outcome = match disk.is_cdrom() {
                     true => self.media.insert(&disk, files).await,
                     false => self.attach(&disk, files).await,
@@ -116,28 +126,64 @@ impl Volumes {
                 }
                 answer(reply, outcome.err());
             }
-            HotplugAction::Detach(name) if self.media.has(&name) => {
+            HotplugAction::Volume(VolumeAction::Detach(name)) if self.media.has(&name) => {
                 let outcome = self.media.eject(&name).await;
                 if outcome.is_ok() {
                     self.publish();
                 }
                 answer(reply, outcome.err());
             }
-            HotplugAction::Detach(name) => {
-                let Some(volume) = self.attached.iter().find(|volume| volume.status.name == name) else {
-                    return answer(reply, None);
+            HotplugAction::Volume(VolumeAction::Detach(name)) => {
+                let volume = self.attached.iter().find(|volume| volume.status.name == name);
+                self.detach(volume.map(|volume| volume.slot), reply).await;
+            }
+            HotplugAction::AttachNic(nic, files) => {
+                let outcome = self.attach_nic(&nic, files).await;
+                let change = match outcome {
+                    Ok(()) => NicChange::Attached(nic.name),
+                    Err(_) => NicChange::Gone(nic.name),
                 };
-                let (slot, deadline) = (volume.slot, Instant::now() + UNPLUG_TIMEOUT);
-                // A VM that is being built reads the images of its disks meanwhile.
-                let slots = self.slots.clone();
-                match spawn_blocking(move || slots.detach(slot)).await {
-                    Ok(Ok(())) => self.waiting = Some(Waiting { slot, reply, deadline }),
-                    // The guest has released it by itself, which is reported next.
-                    Ok(Err(_)) => answer(reply, None),
-                    Err(_) => answer(reply, Some(fault(Code::Internal, "detaching the volume broke off"))),
-                }
+                self.emit(Event::Nic(change));
+                answer(reply, outcome.err());
+            }
+            HotplugAction::DetachNic(name) => {
+                let nic = self.nics.iter().find(|(known, _)| *known == name);
+                self.detach(nic.map(|(_, slot)| *slot), reply).await;
             }
         }
+    }
+
+    /// Has the guest release what is in a slot, if there is anything.
+    async fn detach(&mut self, slot: Option<u8>, reply: Reply) {
+        let Some(slot) = slot else { return answer(reply, None) };
+        let deadline = Instant::now() + UNPLUG_TIMEOUT;
+        // A VM that is being built reads the images of its disks meanwhile.
+        let slots = self.slots.clone();
+        match spawn_blocking(move || slots.detach(slot)).await {
+            Ok(Ok(())) => self.waiting = Some(Waiting { slot, reply, deadline }),
+            // The guest has released it by itself, which is reported next.
+            Ok(Err(_)) => answer(reply, None),
+            Err(_) => answer(reply, Some(fault(Code::Internal, "detaching the device broke off"))),
+        }
+    }
+
+    async fn attach_nic(&mut self, nic: &Interface, files: NicFiles) -> Result<(), Fault> {
+        let rejected = |code, detail: String| fault_at(code, &nic.field, detail);
+        if !self.launch.hotplug {
+            return Err(rejected(Code::Unsupported, "the VM was started without hotplug slots".to_owned()));
+        }
+        let device = plan::net(nic, files.queues, files.vhost);
+        let device = device.ok_or_else(|| rejected(Code::Invalid, "its tap has no queue".to_owned()))?;
+        let link = device.link().clone();
+        let slots = self.slots.clone();
+        // The kernel is asked what the tap can do.
+        let slot = spawn_blocking(move || slots.attach(device)).await;
+        let slot = slot.map_err(|_| fault(Code::Internal, "attaching the NIC broke off"))?;
+        let slot = slot.map_err(|error| rejected(code(&error), chain(&error)))?;
+        self.links.add(nic.name.clone(), link);
+        self.nics.push((nic.name.clone(), slot));
+        info!(nic = nic.name, slot, "attached");
+        Ok(())
     }
 
     async fn attach(&mut self, disk: &Disk, files: DiskFiles) -> Result<(), Fault> {
@@ -178,7 +224,7 @@ impl Volumes {
         let slots = self.slots.clone();
         // Requests in flight are waited for; the files are closed.
         if spawn_blocking(move || slots.close_released()).await.is_err() {
-            tracing::error!("closing a volume broke off");
+            tracing::error!("closing a device broke off");
         }
         if let Some(at) = self.attached.iter().position(|volume| volume.slot == slot) {
             let volume = self.attached.remove(at);
@@ -187,23 +233,35 @@ impl Volumes {
             info!(volume = volume.status.name, slot, "detached");
             self.publish();
         }
+        if let Some(at) = self.nics.iter().position(|(_, of)| *of == slot) {
+            let (name, _) = self.nics.remove(at);
+            self.links.remove(&name);
+            info!(nic = name, slot, "detached");
+            self.emit(Event::Nic(NicChange::Gone(name)));
+        }
         if let Some(waiting) = self.waiting.take_if(|waiting| waiting.slot == slot) {
             answer(waiting.reply, None);
         }
     }
 
-    /// The guest has had its time. It may still release the volume, and does when it is reset.
+    /// The guest has had its time. It may still release the device, and does when it is reset.
     fn overdue(&mut self) {
         let Some(Waiting { slot, reply, .. }) = self.waiting.take() else { return };
+        let how = "has not released it yet";
         let volume = self.attached.iter().find(|volume| volume.slot == slot);
-        answer(reply, volume.map(|volume| still_attached(&volume.status, "has not released it yet")));
+        let nic = self.nics.iter().find(|(_, of)| *of == slot);
+        let stays = volume.map(|volume| still_attached(&volume.status, how));
+        answer(reply, stays.or_else(|| nic.map(|(name, _)| nic_stays(name, how))));
     }
 
     fn publish(&self) {
         let attached = self.attached.iter().map(|volume| volume.status.clone());
-        let volumes = attached.chain(self.media.volumes()).collect();
+        self.emit(Event::Plugged(attached.chain(self.media.volumes()).collect()));
+    }
+
+    fn emit(&self, event: Event) {
         // The receiver may be gone.
-        let _ = self.events.send(Event::Plugged(volumes));
+        let _ = self.events.send(event);
     }
 }
 
@@ -211,7 +269,7 @@ fn code(error: &HotplugError) -> Code {
     match error {
         HotplugError::NoVm | HotplugError::Full | HotplugError::Absent(_) => Code::Conflict,
         HotplugError::Bus => Code::Unsupported,
-        HotplugError::Image(_) => Code::HostResource,
+        HotplugError::Image(_) | HotplugError::Net(_) => Code::HostResource,
         HotplugError::Device(_) | HotplugError::Root(_) => Code::Hypervisor,
     }
 }
@@ -236,16 +294,19 @@ mod tests {
     use super::*;
     use crate::launch::sample;
 
-    fn volumes(hotplug: bool) -> (Volumes, mpsc::UnboundedReceiver<Event>) {
+    fn devices(hotplug: bool) -> (Devices, mpsc::UnboundedReceiver<Event>) {
         let (events, receiver) = mpsc::unbounded_channel();
         let launch = Arc::new(Launch { hotplug, ..sample::kernel_boot() });
         let (_, stalling, _) = stall::listen([]);
-        (Volumes::new(&launch, slots().0, Media::default(), events, stalling, Arc::default()), receiver)
+        let links = Links::default();
+        let devices =
+            Devices::new(&launch, (slots().0, Media::default()), events, stalling, Arc::default(), links);
+        (devices, receiver)
     }
 
-    async fn answer_to(volumes: &mut Volumes, action: HotplugAction) -> Option<Fault> {
+    async fn answer_to(devices: &mut Devices, action: HotplugAction) -> Option<Fault> {
         let (reply, answer) = oneshot::channel();
-        volumes.begin(HotplugRequest { action, reply }).await;
+        devices.begin(HotplugRequest { action, reply }).await;
         answer.await.unwrap()
     }
 
@@ -254,7 +315,7 @@ mod tests {
         let source = DiskSource::Raw("/data.img".into());
         let disk = Disk { bus, source, serial: serial.to_owned(), name: "data".to_owned(), ..disk };
         let files = DiskFiles { image: tempfile::tempfile().unwrap(), backing: None };
-        HotplugAction::Attach(Box::new(disk), files)
+        HotplugAction::Volume(VolumeAction::Attach(Box::new(disk), files))
     }
 
     #[tokio::test]
@@ -267,53 +328,56 @@ mod tests {
             // No VM was built with these slots.
             (true, DiskBus::Scsi, "", Code::Conflict),
         ] {
-            let (mut volumes, mut events) = volumes(hotplug);
-            let fault = answer_to(&mut volumes, attach(bus, serial)).await.expect("a fault");
+            let (mut devices, mut events) = devices(hotplug);
+            let fault = answer_to(&mut devices, attach(bus, serial)).await.expect("a fault");
             assert_eq!(fault.code(), code, "{fault:?}");
-            assert!(volumes.attached.is_empty() && disk_growth::lock(&volumes.growing).is_empty());
+            assert!(devices.attached.is_empty() && disk_growth::lock(&devices.growing).is_empty());
             assert!(events.try_recv().is_err());
-            let detach = HotplugAction::Detach("data".to_owned());
-            assert_eq!(answer_to(&mut volumes, detach).await, None, "it is out already");
+            let detach = HotplugAction::Volume(VolumeAction::Detach("data".to_owned()));
+            assert_eq!(answer_to(&mut devices, detach).await, None, "it is out already");
         }
     }
 
     #[tokio::test]
     async fn a_lun_is_not_attached() {
-        let (mut volumes, _events) = volumes(true);
-        let HotplugAction::Attach(mut disk, files) = attach(DiskBus::Scsi, "") else { panic!("a disk") };
+        let (mut devices, _events) = devices(true);
+        let HotplugAction::Volume(VolumeAction::Attach(mut disk, files)) = attach(DiskBus::Scsi, "") else {
+            panic!("a disk")
+        };
         disk.tuning.scsi_passthrough = true;
-        let fault = answer_to(&mut volumes, HotplugAction::Attach(disk, files)).await.expect("a fault");
+        let action = HotplugAction::Volume(VolumeAction::Attach(disk, files));
+        let fault = answer_to(&mut devices, action).await.expect("a fault");
         assert!(fault.detail.contains("this one runs on native"), "{fault:?}");
     }
 
     #[tokio::test]
     async fn a_volume_is_attached_once() {
-        let (mut volumes, mut events) = volumes(true);
+        let (mut devices, mut events) = devices(true);
         let status = PluggedVolume { name: "data".into(), target: "sda".into(), path: "/data.img".into() };
-        volumes.attached.push(Volume { status, slot: 4, stall: 0, growth: Arc::default() });
+        devices.attached.push(Volume { status, slot: 4, stall: 0, growth: Arc::default() });
         // No VM was built: another one would be a fault.
-        assert_eq!(answer_to(&mut volumes, attach(DiskBus::Scsi, "")).await, None);
-        assert_eq!(volumes.attached.len(), 1);
+        assert_eq!(answer_to(&mut devices, attach(DiskBus::Scsi, "")).await, None);
+        assert_eq!(devices.attached.len(), 1);
         assert!(matches!(events.try_recv(), Ok(Event::Plugged(all)) if all.len() == 1));
     }
 
     #[tokio::test]
     async fn a_guest_that_does_not_release_a_volume_is_reported() {
-        let (mut volumes, mut events) = volumes(true);
+        let (mut devices, mut events) = devices(true);
         let status = PluggedVolume { name: "data".into(), target: "sda".into(), path: "/data.img".into() };
-        volumes.attached.push(Volume { status, slot: 4, stall: 0, growth: Arc::default() });
+        devices.attached.push(Volume { status, slot: 4, stall: 0, growth: Arc::default() });
         let (reply, answer) = oneshot::channel();
-        volumes.waiting = Some(Waiting { slot: 4, reply, deadline: Instant::now() });
-        volumes.overdue();
+        devices.waiting = Some(Waiting { slot: 4, reply, deadline: Instant::now() });
+        devices.overdue();
         let fault = answer.await.unwrap().expect("a fault");
         assert_eq!(fault.code(), Code::Conflict);
         assert_eq!(
             fault.detail,
             "volume data stays attached: the guest has not released it yet; is its system up?"
         );
-        assert!(volumes.waiting.is_none() && volumes.attached.len() == 1);
+        assert!(devices.waiting.is_none() && devices.attached.len() == 1);
         // Later it does.
-        volumes.released(4).await;
+        devices.released(4).await;
         assert_eq!(events.recv().await, Some(Event::Plugged(Vec::new())));
     }
 }

@@ -8,7 +8,7 @@ use vireo_vmconfig::{
 use super::args::Args;
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, extra, hotplug, numa, platform, virtiofs};
+use super::{device, extra, hotplug, nics, numa, platform, virtiofs};
 use crate::firmware::Firmware;
 use crate::launch::Launch;
 
@@ -74,6 +74,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     device::devices(&mut args, launch, &resources.nics, &resources.vhost);
     ports(&mut args, resources);
     hotplug::ports(&mut args, launch);
+    nics::ports(&mut args, launch, hotplug::PORTS);
     extra::devices(&mut args, launch, resources.tpm, resources.vsock);
     virtiofs::devices(&mut args, launch);
     platform::board(&mut args, launch, resources.kvm);

@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::Args;
 use super::escaped;
@@ -47,30 +47,44 @@ pub(super) fn nic_id(index: usize) -> String {
     format!("device-net{index}")
 }
 
-/// `queues` are the inherited descriptors, for a tap that the launcher has open, or the socket to passt; `vhost` are those of the
-/// node's vhost-net, if it moves the queues.
+/// Descriptors of a NIC: numbers of inherited ones, or names of those that QEMU was given since.
+#[derive(Clone, Copy)]
+pub(super) struct Backend<'a> {
+    /// Of the queues of a tap that the launcher has open, or the socket to passt.
+    pub(super) queues: &'a [String],
+    /// Of the node's vhost-net, if it moves the queues.
+    pub(super) vhost: &'a [String],
+}
+
+/// `queues` and `vhost` are the inherited descriptors.
 fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&[i32], &[i32])) {
+    let names = |fds: &[i32]| fds.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let (queues, vhost) = (names(queues), names(vhost));
     let net = format!("net{index}");
+    args.json("-netdev", &backend(interface, &net, Backend { queues: &queues, vhost: &vhost }));
+    let opens_itself = queues.is_empty() && interface.model == NicModel::Virtio;
+    let pairs = if opens_itself { interface.queue_pairs } else { queues.len() };
+    args.device(nic_device(interface, (&nic_id(index), &net), pairs), interface.pci_slot);
+}
+
+/// The back end of a NIC.
+pub(super) fn backend(interface: &Interface, net: &str, Backend { queues, vhost }: Backend<'_>) -> Value {
     let mut netdev = match (&interface.peer, queues) {
         (NicPeer::Passt, sockets) => {
-            let socket = sockets.first().map(ToString::to_string).unwrap_or_default();
+            let socket = sockets.first().cloned().unwrap_or_default();
             json!({ "type": "stream", "id": net, "server": false, "addr": { "type": "fd", "str": socket } })
         }
         (NicPeer::Tap { device, .. }, []) => json!({
             "type": "tap", "id": net, "ifname": device, "script": "no", "downscript": "no",
         }),
-        (NicPeer::Tap { .. }, [fd]) => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
-        (NicPeer::Tap { .. }, several) => {
-            json!({ "type": "tap", "id": net, "fds": list(several) })
-        }
+        (NicPeer::Tap { .. }, [fd]) => json!({ "type": "tap", "id": net, "fd": fd }),
+        (NicPeer::Tap { .. }, several) => json!({ "type": "tap", "id": net, "fds": several.join(":") }),
     };
-    let mut pairs = queues.len();
     if queues.is_empty() && interface.model == NicModel::Virtio {
         // Other NICs have no use for offload headers.
         netdev["vnet_hdr"] = json!(true);
-        pairs = interface.queue_pairs;
-        if pairs > 1 {
-            netdev["queues"] = json!(pairs);
+        if interface.queue_pairs > 1 {
+            netdev["queues"] = json!(interface.queue_pairs);
         }
     }
     if !vhost.is_empty() && interface.model == NicModel::Virtio {
@@ -78,11 +92,15 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&
         match (queues.len(), vhost) {
             // QEMU opens it as it opens the tap: with several queues, or with one.
             (0, _) => {}
-            (1, [fd, ..]) => netdev["vhostfd"] = json!(fd.to_string()),
-            (several, _) => netdev["vhostfds"] = json!(list(vhost.get(..several).unwrap_or(vhost))),
+            (1, [fd, ..]) => netdev["vhostfd"] = json!(fd),
+            (several, _) => netdev["vhostfds"] = json!(vhost.get(..several).unwrap_or(vhost).join(":")),
         }
     }
-    args.json("-netdev", &netdev);
+    netdev
+}
+
+/// The device of a NIC, which has an id, on a back end. It has so many queue pairs.
+pub(super) fn nic_device(interface: &Interface, (id, net): (&str, &str), pairs: usize) -> Value {
     let driver = match interface.model {
         NicModel::Virtio => "virtio-net-pci",
         NicModel::E1000 => "e1000",
@@ -93,7 +111,7 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&
         NicModel::Rtl8139 => "rtl8139",
     };
     let mut device = json!({
-        "driver": driver, "id": nic_id(index), "netdev": net, "mac": interface.mac.to_string(),
+        "driver": driver, "id": id, "netdev": net, "mac": interface.mac.to_string(),
     });
     if let (NicModel::Virtio, Some(mtu)) = (interface.model, interface.mtu) {
         device["host_mtu"] = json!(mtu);
@@ -111,10 +129,5 @@ fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&
     if let Some(index) = interface.acpi_index {
         device["acpi-index"] = json!(index);
     }
-    args.device(device, interface.pci_slot);
-}
-
-/// Descriptors as QEMU lists them.
-fn list(fds: &[i32]) -> String {
-    fds.iter().map(ToString::to_string).collect::<Vec<_>>().join(":")
+    device
 }

@@ -13,6 +13,7 @@ use super::command_line::AGENT;
 use super::device::nic_id;
 use super::exit::ExitReason;
 use super::hotplug::{self, Hotplug, QmpCommand};
+use super::nics::{self, NicHotplug};
 use super::process::Process;
 use super::qmp::{self, DiskAction, Event as QmpEvent, Message, SET_LINK};
 use super::soft_reboot::{Action, SoftReboot};
@@ -24,7 +25,9 @@ use crate::fault::{Code, fault};
 use crate::hypervisor::child::{ChildProcess, describe_status, with_stderr};
 use crate::hypervisor::growth::{self, GrowingImages};
 use crate::hypervisor::virtiofs;
-use crate::hypervisor::{Event, Guest, GuestEnd, StatsReply, VmCommand, guest};
+use crate::hypervisor::{
+    Event, Guest, GuestEnd, HotplugAction, HotplugRequest, StatsReply, VmCommand, guest,
+};
 use crate::launch::Launch;
 
 /// The longest line of a monitor we listen to; none that matters comes near.
@@ -94,7 +97,9 @@ pub(super) async fn start(
         beside,
         agent,
         disks: launch.disks.iter().map(|disk| disk.name.clone()).collect(),
+        nics: launch.interfaces.iter().map(|nic| nic.name.clone()).collect(),
         hotplug: Hotplug::of(launch, growing.clone()),
+        nic_hotplug: NicHotplug::of(launch),
         grown: watch_growth(growing),
         stall: Stall::new(paused),
         stats_query: None,
@@ -183,7 +188,10 @@ struct QemuVm {
     agent: Option<watch::Sender<bool>>,
     /// Volume names of the disks that are not hotplugged, in order.
     disks: Vec<String>,
+    /// Names of the NICs that are not hotplugged, in order.
+    nics: Vec<String>,
     hotplug: Hotplug,
+    nic_hotplug: NicHotplug,
     /// Receives block nodes whose images have grown, with their sizes.
     grown: mpsc::Receiver<(String, u64)>,
     /// Whether the CPUs run, and why not.
@@ -216,6 +224,14 @@ impl QemuVm {
                             self.handle_event(&ctx, event).await;
                         }
                     },
+                    Some(Message::Return { id, .. }) if id == nics::ID => {
+                        let next = self.nic_hotplug.answered(Ok(()));
+                        self.hotplug(&ctx, next).await;
+                    }
+                    Some(Message::Error { id, reason }) if id == nics::ID => {
+                        let next = self.nic_hotplug.answered(Err(&reason));
+                        self.hotplug(&ctx, next).await;
+                    }
                     Some(Message::Return { id, .. }) if id == hotplug::ID => {
                         let next = self.hotplug.answered(Ok(()));
                         self.hotplug(&ctx, next).await;
@@ -239,8 +255,12 @@ impl QemuVm {
                 Some(()) = self.no_boot_device.recv() => if !std::mem::replace(&mut self.no_boot_device_reported, true) {
                     emit(&ctx, Event::NoBootDevice);
                 },
-                Some(plugging) = ctx.hotplugs.recv(), if self.hotplug.is_idle() && deadline.is_none() => {
-                    let next = self.hotplug.begin(plugging);
+                Some(request) = ctx.hotplugs.recv(), if self.hotplug.is_idle() && self.nic_hotplug.is_idle() && deadline.is_none() => {
+                    let next = self.begin_hotplug(request);
+                    self.hotplug(&ctx, next).await;
+                },
+                () = sleep_until(self.nic_hotplug.deadline().unwrap_or_else(Instant::now)), if self.nic_hotplug.deadline().is_some() => {
+                    let next = self.nic_hotplug.overdue(Instant::now());
                     self.hotplug(&ctx, next).await;
                 },
                 () = sleep_until(self.hotplug.deadline().unwrap_or_else(Instant::now)), if self.hotplug.deadline().is_some() => {
@@ -337,8 +357,12 @@ impl QemuVm {
                 let steps = self.stall.resume(Instant::now());
                 return self.apply_stall_actions(ctx, steps).await;
             }
-            VmCommand::SetLink { index, up } => {
-                return self.writer.write_line(&qmp::set_link(&nic_id(index), up)).await;
+            VmCommand::SetLink { nic, up } => {
+                let fixed = self.nics.iter().position(|name| *name == nic).map(nic_id);
+                if let Some(device) = fixed.or_else(|| self.nic_hotplug.device_of(&nic)) {
+                    self.writer.write_line(&qmp::set_link(&device, up)).await;
+                }
+                return;
             }
             VmCommand::Kill => "quit",
         };
@@ -382,8 +406,19 @@ impl QemuVm {
         fixed.cloned().or_else(|| self.hotplug.name_of(node)).unwrap_or_default()
     }
 
-    /// Executes the next hotplug command, and emits the attached volumes if they changed.
+    fn begin_hotplug(&mut self, HotplugRequest { action, reply }: HotplugRequest) -> Option<QmpCommand> {
+        match action {
+            HotplugAction::Volume(action) => self.hotplug.begin(action, reply),
+            HotplugAction::AttachNic(interface, files) => self.nic_hotplug.attach(interface, files, reply),
+            HotplugAction::DetachNic(name) => self.nic_hotplug.detach(&name, reply),
+        }
+    }
+
+    /// Executes the next hotplug command, and emits the attached volumes and NICs that changed.
     async fn hotplug(&mut self, ctx: &GuestEnd, next: Option<QmpCommand>) {
+        for change in self.nic_hotplug.take_changes() {
+            emit(ctx, Event::Nic(change));
+        }
         if let Some(volumes) = self.hotplug.take_changes() {
             info!(?volumes, "volumes attached");
             emit(ctx, Event::Plugged(volumes));
@@ -398,8 +433,13 @@ impl QemuVm {
 
     fn hotplug_event(&mut self, event: &QmpEvent) -> Option<QmpCommand> {
         match event {
-            QmpEvent::DeviceDeleted { device } => self.hotplug.deleted(device),
-            QmpEvent::DeviceUnplugError { device } => self.hotplug.unplug_rejected(device),
+            // Each knows the names of its own.
+            QmpEvent::DeviceDeleted { device } => {
+                self.hotplug.deleted(device).or_else(|| self.nic_hotplug.deleted(device))
+            }
+            QmpEvent::DeviceUnplugError { device } => {
+                self.hotplug.unplug_rejected(device).or_else(|| self.nic_hotplug.unplug_rejected(device))
+            }
             _ => None,
         }
     }

@@ -11,18 +11,20 @@ use vireo_vmconfig::DiskBus;
 
 use super::exit::ExitReason;
 use super::hotplug::{self, Hotplug};
+use super::nics::{self, NicHotplug};
 use super::qmp::{self, Event, Message};
 use super::soft_reboot::SoftReboot;
 use super::stall::Stall;
 use super::stats::{self, Next, StatsQuery};
-use crate::host::DiskFiles;
+use crate::host::{DiskFiles, NicFiles};
+use crate::hypervisor::VolumeAction;
 use crate::hypervisor::growth::GrowingImages;
-use crate::hypervisor::{HotplugAction, HotplugRequest};
 use crate::launch::{Launch, sample};
 
 /// The state that messages of QEMU change.
 struct Vm {
     hotplug: Hotplug,
+    nics: NicHotplug,
     stall: Stall,
     soft_reboot: SoftReboot,
     exit: ExitReason,
@@ -32,9 +34,10 @@ struct Vm {
 
 /// Lines of QEMU, and between them what users ask for, in lines that begin with `!` and the letter of a request.
 pub fn qmp(script: &[u8]) {
-    let launch = Launch { hotplug: true, ..sample::kernel_boot() };
+    let launch = Launch { hotplug: true, nic_hotplug: true, ..sample::kernel_boot() };
     let mut vm = Vm {
         hotplug: Hotplug::of(&launch, GrowingImages::default()),
+        nics: NicHotplug::of(&launch),
         stall: Stall::new(false),
         soft_reboot: SoftReboot::default(),
         exit: ExitReason::default(),
@@ -53,6 +56,7 @@ pub fn qmp(script: &[u8]) {
         }
         vm.now += Duration::from_millis(500);
         let _ = vm.hotplug.take_changes();
+        let _ = vm.nics.take_changes();
     }
     let _ = vm.exit.to_end(None, "");
 }
@@ -67,9 +71,19 @@ impl Vm {
                 let disk = crate::launch::Disk { name, bus, ..disk.clone() };
                 let image = File::from(memfd_create("image", MemfdFlags::CLOEXEC).expect("a memfd"));
                 let files = DiskFiles { image, backing: None };
-                self.begin(HotplugAction::Attach(Box::new(disk), files));
+                self.begin(VolumeAction::Attach(Box::new(disk), files));
             }
-            b'd' if self.hotplug.is_idle() => self.begin(HotplugAction::Detach(name)),
+            b'd' if self.hotplug.is_idle() => self.begin(VolumeAction::Detach(name)),
+            b'n' if self.nics.is_idle() => {
+                let Some(nic) = launch.interfaces.first() else { return };
+                let queue = memfd_create("queue", MemfdFlags::CLOEXEC).expect("a memfd");
+                let nic =
+                    crate::launch::Interface { link_up: name.len().is_multiple_of(2), name, ..nic.clone() };
+                let files = NicFiles { queues: vec![queue], vhost: Vec::new() };
+                drop(self.nics.attach(Box::new(nic), files, oneshot::channel().0));
+            }
+            b'm' if self.nics.is_idle() => drop(self.nics.detach(&name, oneshot::channel().0)),
+            b'v' => drop(self.nics.overdue(self.now + Duration::from_secs(60))),
             b'p' => drop(self.stall.pause()),
             b'r' => drop(self.stall.resume(self.now)),
             b't' => drop(self.stall.tick(self.now)),
@@ -82,8 +96,8 @@ impl Vm {
         }
     }
 
-    fn begin(&mut self, action: HotplugAction) {
-        let _ = self.hotplug.begin(HotplugRequest { action, reply: oneshot::channel().0 });
+    fn begin(&mut self, action: VolumeAction) {
+        let _ = self.hotplug.begin(action, oneshot::channel().0);
     }
 
     fn message(&mut self, message: Message) {
@@ -91,6 +105,8 @@ impl Vm {
             Message::Greeting => {}
             Message::Return { id, .. } if id == hotplug::ID => drop(self.hotplug.answered(Ok(()))),
             Message::Error { id, reason } if id == hotplug::ID => drop(self.hotplug.answered(Err(&reason))),
+            Message::Return { id, .. } if id == nics::ID => drop(self.nics.answered(Ok(()))),
+            Message::Error { id, reason } if id == nics::ID => drop(self.nics.answered(Err(&reason))),
             Message::Return { id, value } if stats::is_stats_query(&id) => self.counted(&id, Some(&value)),
             Message::Error { id, .. } if stats::is_stats_query(&id) => self.counted(&id, None),
             Message::Return { value, .. } => {
@@ -116,8 +132,12 @@ impl Vm {
         }
         self.exit.record(&event);
         match event {
-            Event::DeviceDeleted { device } => drop(self.hotplug.deleted(&device)),
-            Event::DeviceUnplugError { device } => drop(self.hotplug.unplug_rejected(&device)),
+            Event::DeviceDeleted { device } => {
+                drop(self.hotplug.deleted(&device).or_else(|| self.nics.deleted(&device)));
+            }
+            Event::DeviceUnplugError { device } => {
+                drop(self.hotplug.unplug_rejected(&device).or_else(|| self.nics.unplug_rejected(&device)));
+            }
             Event::Stop => drop(self.stall.stopped(self.now)),
             Event::Resume => drop(self.stall.resumed()),
             Event::Reset { .. } => drop(self.stall.reset()),
@@ -139,6 +159,11 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         greeting = r#"{"QMP": {"version": {}, "capabilities": []}}"#,
         done = format_args!(r#"{{"return": {{}}, "id": "{}"}}"#, hotplug::ID),
         device = "device-plugged0",
+    );
+    let nic = format!(
+        "!nlan\n{done}\n{done}\n{done}\n{done}\n!mlan\n{done}\n{{\"event\": \"DEVICE_DELETED\", \"data\": {{\"device\": \"device-plugged-net1\"}}}}\n{done}\n!nred\n{failed}\n{done}\n!v\n",
+        done = format_args!(r#"{{"return": {{}}, "id": "{}"}}"#, nics::ID),
+        failed = format_args!(r#"{{"error": {{"desc": "no"}}, "id": "{}"}}"#, nics::ID),
     );
     let failed = format!(
         "!aother\n{{\"error\": {{\"desc\": \"no\"}}, \"id\": \"{}\"}}\n!o\n{{\"event\": \"DEVICE_UNPLUG_GUEST_ERROR\", \"data\": {{\"device\": \"d\"}}}}\n",
@@ -164,5 +189,5 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         r#"{"return": {"last-update": 1, "stats": {"stat-free-memory": 1, "stat-swap-in": 18446744073709551615}}, "id": "figures-guest"}"#,
         "\n",
     );
-    vec![plug.into(), failed.into(), stalled.into(), counted.into()]
+    vec![plug.into(), nic.into(), failed.into(), stalled.into(), counted.into()]
 }

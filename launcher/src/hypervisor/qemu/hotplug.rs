@@ -15,15 +15,13 @@ use tracing::warn;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 
 use super::super::growth::GrowingImages;
-use super::super::guest::{
-    HotplugAction, HotplugRequest, UNPLUG_TIMEOUT, drive_locked, plugged_volume, still_attached,
-};
+use super::super::guest::{UNPLUG_TIMEOUT, VolumeAction, drive_locked, plugged_volume, still_attached};
 use super::super::target::{FixedDisks, empty_drives};
 use super::blockdev::ImageKind;
 use super::process::set_direct_io;
 use crate::fault::{Code, fault, fault_at};
 use crate::launch::{Disk, Launch};
-pub(super) use qmp_commands::{ID, ports};
+pub(super) use qmp_commands::{ID, PORTS, ports};
 use vireo_vmconfig::{CacheMode, DiskBus};
 
 /// Limit of attached volumes.
@@ -162,16 +160,20 @@ impl Hotplug {
     }
 
     /// Begins to attach or detach a volume.
-    pub(super) fn begin(&mut self, HotplugRequest { action, reply }: HotplugRequest) -> Option<QmpCommand> {
+    pub(super) fn begin(
+        &mut self,
+        action: VolumeAction,
+        reply: oneshot::Sender<Option<Fault>>,
+    ) -> Option<QmpCommand> {
         match action {
             // The caller may not have waited for the answer.
-            HotplugAction::Attach(disk, _)
+            VolumeAction::Attach(disk, _)
                 if self.volumes.iter().any(|volume| volume.status.name == disk.name) =>
             {
                 answer(reply, None);
                 None
             }
-            HotplugAction::Attach(disk, files) => match self.attach(&disk, &files.image) {
+            VolumeAction::Attach(disk, files) => match self.attach(&disk, &files.image) {
                 Ok(volume) => {
                     let line = qmp_commands::take_file(volume.number);
                     let node = qmp_commands::node(volume.number);
@@ -186,7 +188,7 @@ impl Hotplug {
                     None
                 }
             },
-            HotplugAction::Detach(name) => {
+            VolumeAction::Detach(name) => {
                 let Some(volume) = self.volumes.iter().find(|volume| volume.status.name == name).cloned()
                 else {
                     answer(reply, None);

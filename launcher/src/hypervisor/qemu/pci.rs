@@ -10,10 +10,19 @@ use super::blockdev::AHCI_PORTS;
 use crate::launch::Launch;
 use vireo_vmconfig::{DiskBus, Video};
 
-/// The slot of the ports that volumes are attached to: the last one before the board's own devices.
-pub(super) const HOTPLUG_SLOT: usize = 0x1e;
+/// The slot of the ports that volumes and NICs are attached to: the last one before the board's own devices.
+const HOTPLUG_SLOT: usize = 0x1e;
 /// Functions of a slot.
 const FUNCTIONS: usize = 8;
+
+/// A port in that slot, which a device can be attached to. The first function comes first.
+pub(super) fn hotplug_port(id: &str, function: usize) -> Value {
+    json!({
+        "driver": "pcie-root-port", "id": id, "chassis": function + 1, "slot": function + 1,
+        "addr": format!("{HOTPLUG_SLOT:x}.{function}"), "multifunction": true,
+    })
+}
+
 /// Where the virtio disks of a VM go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {

@@ -74,7 +74,12 @@ pub(super) const SET_LINK: &str = "set_link";
 
 /// Switches the link of a NIC.
 pub(super) fn set_link(nic: &str, up: bool) -> String {
-    format!("{}\n", json!({ "execute": "set_link", "id": SET_LINK, "arguments": { "name": nic, "up": up } }))
+    set_link_as(SET_LINK, nic, up)
+}
+
+/// The same with another id.
+pub(super) fn set_link_as(id: &str, nic: &str, up: bool) -> String {
+    format!("{}\n", json!({ "execute": "set_link", "id": id, "arguments": { "name": nic, "up": up } }))
 }
 
 /// The image of a block node has so many bytes now.

@@ -2,14 +2,14 @@ use serde_json::{Value, json};
 
 use super::super::args::Args;
 use super::super::blockdev::{self, DiskFds, ImageFd, ImageKind};
-use super::super::pci::HOTPLUG_SLOT;
+use super::super::pci::hotplug_port;
 use crate::launch::{Disk, Launch};
 use vireo_vmconfig::DiskBus;
 
 /// The id of every hotplug command: one is outstanding at a time.
 pub(in super::super) const ID: &str = "plug";
 /// Ports for virtio disks; they share a slot.
-pub(super) const PORTS: usize = 4;
+pub(in super::super) const PORTS: usize = 4;
 /// Sets of descriptors with lower numbers are those of descriptors that QEMU inherited.
 const SETS: u32 = 1 << 20;
 
@@ -22,11 +22,7 @@ pub(in super::super) fn ports(args: &mut Args, launch: &Launch) {
         args.json("-device", &blockdev::scsi_controller());
     }
     for port in 0..PORTS {
-        let device = json!({
-            "driver": "pcie-root-port", "id": port_name(port), "chassis": port + 1, "slot": port + 1,
-            "addr": format!("{HOTPLUG_SLOT:x}.{port}"), "multifunction": true,
-        });
-        args.json("-device", &device);
+        args.json("-device", &hotplug_port(&port_name(port), port));
     }
 }
 

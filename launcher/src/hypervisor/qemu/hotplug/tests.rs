@@ -35,15 +35,15 @@ impl World {
         Self { hotplug: Hotplug::of(&launch, GrowingImages::default()), reply: oneshot::channel().1 }
     }
 
-    fn begin(&mut self, action: HotplugAction) -> String {
+    fn begin(&mut self, action: VolumeAction) -> String {
         let (reply, answer) = oneshot::channel();
         self.reply = answer;
-        said(self.hotplug.begin(HotplugRequest { action, reply }))
+        said(self.hotplug.begin(action, reply))
     }
 
     fn plug_in(&mut self, disk: Disk) -> String {
         let image = tempfile::tempfile().unwrap();
-        self.begin(HotplugAction::Attach(Box::new(disk), DiskFiles { image, backing: None }))
+        self.begin(VolumeAction::Attach(Box::new(disk), DiskFiles { image, backing: None }))
     }
 
     /// Answers until nothing more is said; what was said.
@@ -91,7 +91,7 @@ fn in_and_out_again() {
     assert_eq!(world.answers(&[Ok(()), Ok(()), Ok(())]), ["blockdev-add plugged2", "device_add port0", ""]);
     assert_eq!(world.target(), owned(&[("data", "sda"), ("more", "vdb")]), "vda is there from the start");
 
-    assert_eq!(world.begin(HotplugAction::Detach("more".into())), "device_del device-plugged2");
+    assert_eq!(world.begin(VolumeAction::Detach("more".into())), "device_del device-plugged2");
     assert_eq!(world.answers(&[Ok(())]), [""], "the guest has a say");
     assert!(world.hotplug.deadline().is_some() && !world.hotplug.is_idle());
     assert_eq!(said(world.hotplug.deleted("device-plugged2")), "blockdev-del plugged2");
@@ -99,7 +99,7 @@ fn in_and_out_again() {
     assert_eq!(world.settled(), None);
     assert_eq!(world.target(), owned(&[("data", "sda")]));
     // A SCSI disk may be gone before the command is answered.
-    world.begin(HotplugAction::Detach("data".into()));
+    world.begin(VolumeAction::Detach("data".into()));
     assert_eq!(said(world.hotplug.deleted("device-plugged1")), "");
     assert_eq!(world.answers(&[Ok(()), Ok(()), Ok(())]), ["blockdev-del plugged1", "remove-fd 1048577", ""]);
     assert_eq!((world.settled(), world.target()), (None, Vec::new()));
@@ -134,13 +134,13 @@ fn a_medium_goes_through_the_tray() {
     assert_eq!((world.settled(), world.target()), (None, owned(&[("cd", "sr1")])));
 
     // The guest has locked it, then not.
-    assert_eq!(world.begin(HotplugAction::Detach("cd".into())), tray("open-tray"));
+    assert_eq!(world.begin(VolumeAction::Detach("cd".into())), tray("open-tray"));
     let locked = Err("Tray of device 'device-disk2' is not open");
     assert_eq!(world.answers(&[Ok(()), locked]), [tray("remove-medium"), String::new()]);
     let fault = world.settled().expect("a fault");
     assert!(fault.code() == Code::Conflict && fault.detail.contains("has locked the drive"), "{fault:?}");
     assert_eq!(world.target(), owned(&[("cd", "sr1")]));
-    world.begin(HotplugAction::Detach("cd".into()));
+    world.begin(VolumeAction::Detach("cd".into()));
     let says = world.answers(&[Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
     let expected =
         [&*tray("remove-medium"), &*tray("close-tray"), "blockdev-del plugged1", "remove-fd 1048577", ""];
@@ -184,7 +184,7 @@ fn a_guest_that_keeps_a_volume_is_asked_again() {
         |hotplug| hotplug.overdue(Instant::now() + UNPLUG_TIMEOUT),
     ];
     for end in ends {
-        world.begin(HotplugAction::Detach("data".into()));
+        world.begin(VolumeAction::Detach("data".into()));
         // What was asked before may still be under way.
         world.answers(&[Err("Device device-plugged1 is already in the process of unplug")]);
         assert!(end(&mut world.hotplug).is_none());
@@ -212,7 +212,7 @@ fn there_is_not_room_for_everything() {
         World { hotplug: Hotplug::of(&sample::kernel_boot(), GrowingImages::default()), ..World::new() };
     assert_eq!(world.plug_in(disk("data", DiskBus::Scsi)), "");
     assert_eq!(world.settled().expect("a fault").code(), Code::Unsupported);
-    assert_eq!(world.begin(HotplugAction::Detach("none".into())), "");
+    assert_eq!(world.begin(VolumeAction::Detach("none".into())), "");
     assert_eq!(world.settled(), None);
 }
 
@@ -222,7 +222,7 @@ fn the_image_of_a_volume_is_looked_at_while_it_is_there() {
         let mut world = World::new();
         let image = tempfile::tempfile().unwrap();
         let files = DiskFiles { image: image.try_clone().unwrap(), backing: None };
-        world.begin(HotplugAction::Attach(Box::new(disk("data", DiskBus::Scsi)), files));
+        world.begin(VolumeAction::Attach(Box::new(disk("data", DiskBus::Scsi)), files));
         image.set_len(4096).unwrap();
         let grown = |world: &World| {
             // A size counts once it stays.
@@ -235,7 +235,7 @@ fn the_image_of_a_volume_is_looked_at_while_it_is_there() {
         let there = usize::from(answers == [Ok(()); 3]);
         assert_eq!(grown(&world).len(), there, "{answers:?}");
         if there == 1 {
-            world.begin(HotplugAction::Detach("data".into()));
+            world.begin(VolumeAction::Detach("data".into()));
             world.answers(&[Ok(())]);
             assert_eq!(said(world.hotplug.deleted("device-plugged1")), "blockdev-del plugged1");
             world.answers(&[Ok(()), Ok(())]);
