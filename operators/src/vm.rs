@@ -8,6 +8,7 @@ mod declared;
 mod instance;
 mod life;
 pub mod memory_dump;
+mod nics;
 pub mod orphan;
 mod printable;
 mod provision;
@@ -24,7 +25,7 @@ pub use requests::{
     Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
 };
 pub use strategy::{RunStrategy, StrategyError};
-pub use volume_patch::{SpecOwner, plug, set_volumes_and_links, with_volumes};
+pub use volume_patch::{SpecOwner, plug, set_volumes_and_nics, with_volumes};
 
 /// Keeps a `VirtualMachine` until its instance is gone, and an instance until its end was counted.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";

@@ -122,7 +122,7 @@ impl Interface {
     }
 }
 
-/// Joins NICs with networks. A VM without any of both gets one masqueraded NIC on the pod network, unless it
+/// Joins NICs with networks. Those that are absent are none. A VM without any of both gets one masqueraded NIC on the pod network, unless it
 /// says otherwise (KubeVirt's cluster setting chooses between bridge and masquerade; there is no bridge here).
 pub(super) fn read(
     spec: &v1::VirtualMachineInstanceSpec,
@@ -182,6 +182,10 @@ fn joined(
         let acpi_index = acpi_index(interface.acpi_index, &indices, &field.at("acpiIndex"), found);
         indices.extend(acpi_index);
         let Some(Network { source: Some(source), guest, .. }) = network else { continue };
+        if interface.is_absent() {
+            can_be_absent(kind, source, &field.at("state"), found);
+            continue;
+        }
         let derived = || uid.map(|uid| uid.mac_of(&interface.name));
         let (binding, mac) = match (kind, guest) {
             (Some(BindingKind::Masquerade), Some(networks)) => {
@@ -357,8 +361,16 @@ fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
 fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
     found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
     match interface.state.as_str() {
-        "" | "up" | "down" => {}
-        "absent" => found.refuse_if(true, &at.at("state"), "unplugging a NIC"),
-        other => found.unsupported_value(&at.at("state"), other, &["down", "up"]),
+        "" | "up" | "down" | v1::Interface::ABSENT => {}
+        other => found.unsupported_value(&at.at("state"), other, &["down", "up", v1::Interface::ABSENT]),
+    }
+}
+
+/// Whether a NIC can be unplugged: KubeVirt does so on bridges to secondary networks alone.
+fn can_be_absent(kind: Option<BindingKind>, source: &NetworkSource, at: &Field, found: &mut Findings) {
+    if source.is_primary() {
+        found.invalid(at, "absent is for secondary networks alone: write multus, without default: true");
+    } else if !matches!(kind, Some(BindingKind::Bridge)) {
+        found.invalid(at, "absent is for bridges alone: write bridge: {}");
     }
 }

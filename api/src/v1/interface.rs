@@ -94,3 +94,13 @@ shapes! {
         pub value: String,
     }
 }
+
+impl Interface {
+    /// The state of a NIC that is unplugged, or is to be.
+    pub const ABSENT: &str = "absent";
+
+    /// Whether the guest is not to have it.
+    pub fn is_absent(&self) -> bool {
+        self.state == Self::ABSENT
+    }
+}

@@ -583,7 +583,7 @@ fn interfaces() {
         (nic(json!({"acpiIndex": -1})), "[0].acpiIndex", Invalid),
         (nic(json!({"acpiIndex": 16384})), "[0].acpiIndex", Invalid),
         (nic(json!({"state": "gone"})), "[0].state", NotSupported),
-        (nic(json!({"state": "absent"})), "[0].state", NotSupported),
+        (nic(json!({"state": "absent"})), "[0].state", Invalid),
         (nic(json!({"bridge": {}})), "[0]", Invalid),
         (dhcp(json!({"ntpServers": ["time.example"]})), "[0].dhcpOptions.ntpServers[0]", Invalid),
         (dhcp(json!({"bootFileName": "a\nb"})), "[0].dhcpOptions.bootFileName", Invalid),

@@ -190,7 +190,7 @@ fn controller() -> Vec<Value> {
         rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
-        rule(&["create", "delete", "list", "watch"], "", &["pods"]),
+        rule(&["create", "delete", "list", "patch", "watch"], "", &["pods"]),
         rule(&["create"], "", &["pods/eviction"]),
         rule(&["create", "get", "list", "watch"], "", &["persistentvolumeclaims"]),
         rule(&["get"], "k8s.cni.cncf.io", &["network-attachment-definitions"]),

@@ -48,35 +48,43 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
     validate(new)
 }
 
-/// Validates the change of a VMI's spec: users cannot change it; KubeVirt's components can plug volumes, switch links of NICs,
-/// and set how long its guest may take to shut down.
+/// Validates the change of a VMI's spec: users cannot change it; KubeVirt's components can plug volumes and NICs, switch their
+/// links, and set how long its guest may take to shut down.
 pub fn validate_update(new: &Value, old: &Value, is_component: bool) -> Vec<Problem> {
     if new.get("spec") == old.get("spec") {
         return Vec::new();
     }
-    if is_component && fixed(new) == fixed(old) {
+    if is_component && fixed(new, old) == fixed(old, new) {
         return validate(new);
     }
     let message = "update of VMI object is restricted: delete it and create it again";
     vec![Problem::forbidden("spec", message)]
 }
 
-/// The spec without what components can change.
-fn fixed(vmi: &Value) -> Value {
+/// The spec without what components can change: NICs that another one does not have, for example.
+fn fixed(vmi: &Value, other: &Value) -> Value {
+    let name = |nic: &Value| nic.get("name").and_then(Value::as_str).map(str::to_owned);
+    let nics = other.pointer("/spec/domain/devices/interfaces").and_then(Value::as_array);
+    let common: Vec<Option<String>> = nics.into_iter().flatten().map(name).collect();
     let mut spec = vmi.get("spec").cloned().unwrap_or_default();
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("volumes");
         fields.remove(GRACE_PERIOD);
+        fields.entry("networks").or_insert_with(|| json!([]));
     }
     if let Some(domain) = spec.get_mut("domain").and_then(Value::as_object_mut) {
         let devices = domain.entry("devices").or_insert_with(|| json!({}));
         if let Some(devices) = devices.as_object_mut() {
             devices.remove("disks");
-            for interface in devices.get_mut("interfaces").and_then(Value::as_array_mut).into_iter().flatten()
-            {
-                if let Some(interface) = interface.as_object_mut() {
-                    interface.remove("state");
-                }
+            let nics = devices.entry("interfaces").or_insert_with(|| json!([])).as_array_mut();
+            let Some(nics) = nics else { return spec };
+            nics.retain(|nic| common.contains(&name(nic)));
+            for nic in nics.iter_mut().filter_map(Value::as_object_mut) {
+                nic.remove("state");
+            }
+            let names: Vec<Option<String>> = nics.iter().map(name).collect();
+            if let Some(networks) = spec.get_mut("networks").and_then(Value::as_array_mut) {
+                networks.retain(|network| names.contains(&name(network)));
             }
         }
     }
@@ -155,6 +163,15 @@ mod tests {
         switched["spec"]["domain"]["devices"]["interfaces"] = nics("down");
         assert_eq!(validate_update(&switched, &linked, true), []);
         assert_eq!(validate_update(&switched, &linked, false)[0].cause, Forbidden);
+        let mut with_lan = linked.clone();
+        let lan = json!({"name": "lan", "bridge": {}});
+        with_lan["spec"]["domain"]["devices"]["interfaces"].as_array_mut().unwrap().push(lan);
+        let network = json!({"name": "lan", "multus": {"networkName": "lan"}});
+        with_lan["spec"]["networks"].as_array_mut().unwrap().push(network);
+        for (new, old) in [(&with_lan, &linked), (&linked, &with_lan)] {
+            assert_eq!(validate_update(new, old, true), []);
+            assert_eq!(validate_update(new, old, false)[0].cause, Forbidden);
+        }
         switched["spec"]["domain"]["devices"]["interfaces"][0]["model"] = json!("e1000");
         assert_eq!(validate_update(&switched, &linked, true)[0].cause, Forbidden);
         plugged["spec"]["volumes"] = json!([]);

@@ -7,7 +7,7 @@ use vireo_api::v1::{
 
 use super::conditions::{Own, conditions};
 use super::declared::{self, LiveChange};
-use super::instance::{Start, StartError, is_outdated, template_generation};
+use super::instance::{self, Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::memory_dump::DumpVolume;
 use super::printable::printable;
@@ -50,7 +50,8 @@ pub enum Action {
     CreateVmi(Box<Start>),
     /// Apply a volume request to the template and the VMI, by [`super::volumes::apply`].
     ApplyVolumes(Box<VolumeRequest>),
-    /// Change the hotpluggable volumes and the links of the VMI to those of the template.
+    /// Change the hotpluggable volumes, the NICs and their links of the VMI to those of the template, which NICs leave that are
+    /// unplugged.
     SyncInstance(Box<LiveChange>),
     /// Add the volume of a memory dump to the template or the VMI, or remove it.
     ApplyMemoryDump(DumpVolume),
@@ -188,7 +189,9 @@ fn apply_volumes(action: Action, observed: &Observed<'_>, status: &VirtualMachin
         (Action::Wait, Some(request)) => Action::ApplyVolumes(Box::new(request.clone())),
         (Action::Wait, None) => {
             let dump = memory_dump::change(status, observed.vm, observed.instance);
-            let declared = || declared::change(&template(observed)?.spec, observed.instance);
+            let started_with = observed.revision.and_then(instance::started_with);
+            let declared =
+                || declared::change(&template(observed)?.spec, observed.instance, started_with.as_ref());
             dump.map(Action::ApplyMemoryDump)
                 .or_else(|| declared().map(|change| Action::SyncInstance(Box::new(change))))
                 .unwrap_or(Action::Wait)

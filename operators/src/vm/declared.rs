@@ -1,22 +1,20 @@
-//! What an instance follows of its VM's template while it runs: hotpluggable volumes, media of CD-ROM drives among them, and the
-//! links of NICs.
+//! What an instance follows of its VM's template while it runs: hotpluggable volumes, media of CD-ROM drives among them, NICs, and
+//! their links.
 
 use serde_json::{Value, json};
-use vireo_api::v1::{
-    Disk, Interface, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest,
-};
+use vireo_api::v1::{Disk, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest};
 
 use super::EPHEMERAL_ANNOTATION;
 use super::life::Life;
+use super::nics::NicChange;
 use super::volumes::{has_drive, is_hotpluggable, name, remove_volume};
 
-/// How the volumes and links of an instance change.
+/// How the volumes and NICs of an instance change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LiveChange {
     removed: Vec<String>,
     added: Vec<(Volume, Option<Disk>)>,
-    /// Names of interfaces and their states.
-    links: Vec<(String, String)>,
+    nics: NicChange,
     /// Volumes that are no longer those of the instance alone.
     shared: Vec<String>,
 }
@@ -30,11 +28,7 @@ impl LiveChange {
                 remove_volume(spec, name);
             }
         }
-        for interface in &mut spec.domain.devices.interfaces {
-            if let Some((_, state)) = self.links.iter().find(|(name, _)| *name == interface.name) {
-                interface.state.clone_from(state);
-            }
-        }
+        self.nics.apply(spec);
         for (volume, disk) in &self.added {
             if spec.volumes.iter().any(|has| has.name == volume.name) {
                 continue;
@@ -45,6 +39,16 @@ impl LiveChange {
                 disks.extend(disk.clone());
             }
         }
+    }
+
+    /// Makes the change of a template: NICs that are unplugged leave it. Making it again changes nothing.
+    pub fn apply_to_template(&self, template: &mut VirtualMachineInstanceSpec) {
+        self.nics.remove(template);
+    }
+
+    /// Whether the template changes, too.
+    pub fn changes_template(&self) -> bool {
+        self.nics.removes_any()
     }
 
     /// Takes the marks of volumes from an instance that are no longer its alone.
@@ -86,21 +90,24 @@ fn set_marks(instance: &mut Value, keep: impl Fn(&str) -> bool, added: Option<&s
     }
 }
 
-/// Whether some volume of the template gets into a running instance with its restart alone: the medium of a CD-ROM drive
-/// that the instance lacks.
+/// Whether something of the template gets into a running instance with its restart alone: the medium of a CD-ROM drive that the
+/// instance lacks, or that a NIC is gone.
 pub(super) fn needs_restart(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
 ) -> bool {
     alive(instance).is_some_and(|instance| {
         missing(template, instance).any(|volume| lacks_drive(volume, template, instance))
+            || super::nics::is_dropped(template, instance)
     })
 }
 
-/// How the volumes and links of a running instance have to change, if they do.
+/// How the volumes and NICs of a running instance have to change, if they do. `started_with` is the spec of the template at its
+/// start, if that is known.
 pub(super) fn change(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
+    started_with: Option<&VirtualMachineInstanceSpec>,
 ) -> Option<LiveChange> {
     let instance = alive(instance)?;
     let (has, wanted) = (&instance.spec.volumes, &template.volumes);
@@ -114,7 +121,7 @@ pub(super) fn change(
     let change = LiveChange {
         removed: removed.map(|volume| volume.name.clone()).collect(),
         added: added.map(|volume| (volume.clone(), disk(volume, template).cloned())).collect(),
-        links: links(template, &instance.spec),
+        nics: NicChange::of(template, instance, started_with),
         shared: ephemeral(instance).filter(is_shared).map(str::to_owned).collect(),
     };
     (change != LiveChange::default()).then_some(change)
@@ -160,21 +167,6 @@ fn lacks_drive(
 ) -> bool {
     let is_medium = disk(volume, template).is_some_and(|disk| disk.cdrom.is_some());
     is_medium && !has_drive(&instance.spec, &volume.name)
-}
-
-/// The interfaces of an instance whose links have to be switched.
-fn links(
-    template: &VirtualMachineInstanceSpec,
-    instance: &VirtualMachineInstanceSpec,
-) -> Vec<(String, String)> {
-    let wanted = &template.domain.devices.interfaces;
-    let is_down = |interface: &Interface| interface.state == "down";
-    let differs = |has: &&Interface| {
-        wanted.iter().any(|one| one.name == has.name && one.state != "absent" && is_down(one) != is_down(has))
-    };
-    let interfaces = instance.domain.devices.interfaces.iter().filter(differs);
-    let state = |has: &Interface| if is_down(has) { "up" } else { "down" };
-    interfaces.map(|has| (has.name.clone(), state(has).to_owned())).collect()
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 use vireo_api::v1::{
     API_VERSION, Matcher, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
+    VirtualMachineInstanceSpec, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
 };
 
 use super::volumes::fixed;
-use super::{FINALIZER, GENERATION_ANNOTATION};
+use super::{FINALIZER, GENERATION_ANNOTATION, nics};
 use crate::revision::owner_reference;
 
 /// The namespace of the UUIDs that firmware shows where the template names none: KubeVirt's.
@@ -58,6 +58,7 @@ impl Start {
         let mut spec = template.spec.clone();
         // Memory is dumped when a user asks for that, and not again at a start.
         spec.volumes.retain(|volume| volume.memory_dump.is_none());
+        nics::retain(&mut spec, |nic, _| !nic.is_absent());
         let uuid = &mut spec.domain.firmware.get_or_insert_default().uuid;
         if uuid.is_empty() {
             *uuid = Uuid::new_v5(&UUIDS, vm.metadata.name.as_bytes()).to_string();
@@ -105,6 +106,12 @@ pub(super) fn template_generation(instance: &VirtualMachineInstance) -> Option<i
     instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
 }
 
+/// The spec of the template that an instance was made from, by its revision.
+pub(super) fn started_with(revision: &Value) -> Option<VirtualMachineInstanceSpec> {
+    let spec = VirtualMachineSpec::deserialize(revision.get("spec")?).ok()?;
+    Some(spec.template?.spec)
+}
+
 /// Whether the template says something else than when the instance was made from it.
 pub(super) fn is_outdated(vm: &VirtualMachine, revision: &Value) -> bool {
     let mut then = revision.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
@@ -119,10 +126,16 @@ pub(super) fn is_outdated(vm: &VirtualMachine, revision: &Value) -> bool {
             then.spec.domain.machine.clone_from(&now.spec.domain.machine);
         }
     }
+    let mut now = vm.spec.clone();
+    if let (Some(then), Some(now)) =
+        (then.as_mut().and_then(|then| then.template.as_mut()), now.template.as_mut())
+    {
+        nics::forget_hotplugged(&mut then.spec, &mut now.spec);
+    }
     let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| fixed(&template.spec));
     let name = |matcher: &Option<Matcher>| matcher.as_ref().map(|matcher| matcher.name.clone());
     let choice = |spec: &VirtualMachineSpec| (name(&spec.instancetype), name(&spec.preference));
-    then.is_some_and(|then| template(&then) != template(&vm.spec) || choice(&then) != choice(&vm.spec))
+    then.is_some_and(|then| template(&then) != template(&now) || choice(&then) != choice(&now))
 }
 
 #[cfg(test)]

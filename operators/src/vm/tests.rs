@@ -4,6 +4,7 @@ mod asked;
 mod data_volumes;
 mod dumps;
 mod hotplug;
+mod nics;
 mod status;
 mod world;
 

@@ -26,11 +26,11 @@ impl SpecOwner {
 
 /// Applies a request to the spec in an object.
 pub fn plug(object: &mut Value, owner: SpecOwner, request: &VolumeRequest) {
-    set_volumes_and_links(object, owner, |spec| apply(request, spec));
+    set_volumes_and_nics(object, owner, |spec| apply(request, spec));
 }
 
-/// Changes volumes, disks and link states of the spec in an object. Other fields stay, whatever `change` makes of them.
-pub fn set_volumes_and_links(
+/// Changes volumes, disks, NICs and their states of the spec in an object. Other fields stay, whatever `change` makes of them.
+pub fn set_volumes_and_nics(
     object: &mut Value,
     owner: SpecOwner,
     change: impl FnOnce(&mut VirtualMachineInstanceSpec),
@@ -43,22 +43,40 @@ pub fn set_volumes_and_links(
     if after == before {
         return;
     }
-    let states: Vec<String> = after.domain.devices.interfaces.iter().map(|one| one.state.clone()).collect();
+    set_nics(spec, &before, &after);
     let after = json!(after);
     let list = |pointer: &str| after.pointer(pointer).cloned().unwrap_or_else(|| json!([]));
     spec["volumes"] = list("/volumes");
     // Empty objects on the way may have been left out.
     spec["domain"]["devices"]["disks"] = list("/domain/devices/disks");
+}
+
+/// Changes which NICs a spec has, with their networks, and their states.
+fn set_nics(spec: &mut Value, before: &VirtualMachineInstanceSpec, after: &VirtualMachineInstanceSpec) {
+    let has = |spec: &VirtualMachineInstanceSpec, name: Option<&str>| {
+        spec.domain.devices.interfaces.iter().any(|nic| Some(nic.name.as_str()) == name)
+    };
+    let name = |one: &Value| one.get("name").and_then(Value::as_str).map(str::to_owned);
+    let is_removed = |one: &Value| has(before, name(one).as_deref()) && !has(after, name(one).as_deref());
+    if let Some(networks) = spec.pointer_mut("/networks").and_then(Value::as_array_mut) {
+        networks.retain(|network| !is_removed(network));
+        let added = after.networks.iter().filter(|network| !has(before, Some(&network.name)));
+        networks.extend(added.map(|network| json!(network)));
+    }
     let interfaces = spec.pointer_mut("/domain/devices/interfaces").and_then(Value::as_array_mut);
-    for (interface, state) in interfaces.into_iter().flatten().zip(states) {
-        if !state.is_empty() {
-            interface["state"] = json!(state);
+    let Some(interfaces) = interfaces else { return };
+    interfaces.retain(|nic| !is_removed(nic));
+    for nic in &after.domain.devices.interfaces {
+        match interfaces.iter_mut().find(|one| name(one).as_ref() == Some(&nic.name)) {
+            Some(one) if !nic.state.is_empty() => one["state"] = json!(nic.state),
+            Some(_) => {}
+            None => interfaces.push(json!(nic)),
         }
     }
 }
 
 /// Reads a VMI for a cache, with of its spec only the names and claims of its volumes, by which it is known which of them
-/// are plugged, the names of its CD-ROM drives, and the links of its NICs.
+/// are plugged, the names of its CD-ROM drives, its NICs with their states, and the networks of Multus.
 ///
 /// # Errors
 /// When it is not a VMI.
@@ -68,15 +86,24 @@ pub fn with_volumes(mut object: Value) -> Result<VirtualMachineInstance, serde_j
     let disks = object.pointer("/spec/domain/devices/disks").and_then(Value::as_array);
     let drives: Vec<Value> = disks.into_iter().flatten().filter_map(drive).collect();
     let interfaces = object.pointer("/spec/domain/devices/interfaces").and_then(Value::as_array);
-    let links: Vec<Value> = interfaces.into_iter().flatten().filter_map(link).collect();
-    let devices = json!({"disks": drives, "interfaces": links});
-    object["spec"] = json!({ "volumes": volumes, "domain": { "devices": devices } });
+    let nics: Vec<Value> = interfaces.into_iter().flatten().filter_map(nic).collect();
+    let devices = json!({"disks": drives, "interfaces": nics});
+    let networks = object.pointer("/spec/networks").and_then(Value::as_array);
+    let networks = networks.into_iter().flatten().filter(|network| network.get("multus").is_some());
+    let networks: Vec<Value> = networks.cloned().collect();
+    object["spec"] = json!({ "volumes": volumes, "networks": networks, "domain": { "devices": devices } });
     serde_json::from_value(object)
 }
 
-fn link(interface: &Value) -> Option<Value> {
-    let state = interface.get("state").and_then(Value::as_str).unwrap_or_default();
-    Some(json!({"name": interface.get("name")?.as_str()?, "state": state}))
+fn nic(interface: &Value) -> Option<Value> {
+    let text = |field: &str| interface.get(field).and_then(Value::as_str);
+    let mut kept = json!({"name": text("name")?, "state": text("state").unwrap_or_default()});
+    // Multus is asked for it.
+    let is_on_secondary = ["bridge", "sriov"].iter().any(|binding| interface.get(*binding).is_some());
+    if let Some(mac) = text("macAddress").filter(|_| is_on_secondary) {
+        kept["macAddress"] = json!(mac);
+    }
+    Some(kept)
 }
 
 fn drive(disk: &Value) -> Option<Value> {
@@ -141,7 +168,7 @@ mod tests {
         let mut value =
             json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": interfaces}}}}}});
         let set = |value: &mut Value, state: &str| {
-            set_volumes_and_links(value, SpecOwner::Vm, |spec| {
+            set_volumes_and_nics(value, SpecOwner::Vm, |spec| {
                 spec.domain.devices.interfaces[1].state = state.to_owned();
             });
             value.pointer("/spec/template/spec/domain/devices/interfaces").cloned()
@@ -151,6 +178,29 @@ mod tests {
         };
         assert_eq!(set(&mut value, "down"), with("down"));
         assert_eq!(set(&mut value, "up"), with("up"));
+    }
+
+    #[test]
+    fn nics_come_and_go_with_their_networks() {
+        let before = json!({"spec": {"domain": {"devices": {"interfaces": [
+            {"name": "a", "masquerade": {}}, {"name": "b", "bridge": {}, "state": "absent", "later": 1}]}},
+            "networks": [{"name": "a", "pod": {}, "later": 1}, {"name": "b", "multus": {"networkName": "lan"}}]}});
+        let mut value = before.clone();
+        set_volumes_and_nics(&mut value, SpecOwner::Vmi, |spec| {
+            let (mut nic, mut network) = (spec.domain.devices.interfaces.remove(1), spec.networks.remove(1));
+            nic.state.clear();
+            (nic.name, network.name) = ("c".to_owned(), "c".to_owned());
+            spec.domain.devices.interfaces.push(nic);
+            spec.networks.push(network);
+        });
+        let spec = &value["spec"];
+        assert_eq!(
+            spec["domain"]["devices"]["interfaces"],
+            json!([{"name": "a", "masquerade": {}}, {"name": "c", "bridge": {}, "later": 1}])
+        );
+        let networks =
+            json!([{"name": "a", "pod": {}, "later": 1}, {"name": "c", "multus": {"networkName": "lan"}}]);
+        assert_eq!(spec["networks"], networks);
     }
 
     #[test]
@@ -172,8 +222,9 @@ mod tests {
                 {"name": "drive", "cdrom": {"bus": "sata"}}, {"name": "data", "disk": {}}, {"name": 7, "cdrom": {}},
             ], "interfaces": [
                 {"name": "a", "masquerade": {}, "macAddress": "02:00:00:00:00:01", "state": "down"},
-                {"name": "b", "bridge": {}}, {"name": 7, "state": "down"},
+                {"name": "b", "bridge": {}, "macAddress": "02:00:00:00:00:02", "model": "virtio"}, {"name": 7, "state": "down"},
             ]}},
+            "networks": [{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "lan"}}],
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
                 {"name": "init", "cloudInitNoCloud": {"userData": "#cloud-config"}},
@@ -192,7 +243,8 @@ mod tests {
         assert_eq!(json!(vmi.spec.domain.devices.disks), json!([{"name": "drive", "cdrom": {}}]));
         assert_eq!(
             json!(vmi.spec.domain.devices.interfaces),
-            json!([{"name": "a", "state": "down"}, {"name": "b"}])
+            json!([{"name": "a", "state": "down"}, {"name": "b", "macAddress": "02:00:00:00:00:02"}])
         );
+        assert_eq!(json!(vmi.spec.networks), json!([{"name": "b", "multus": {"networkName": "lan"}}]));
     }
 }

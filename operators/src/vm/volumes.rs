@@ -213,8 +213,8 @@ pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstance
         .collect();
     spec.volumes.retain(|volume| !hotpluggable.contains(&volume.name) && volume.memory_dump.is_none());
     spec.domain.devices.disks.retain(|disk| disk.cdrom.is_some() || !hotpluggable.contains(&disk.name));
-    // NICs themselves come and go with a restart.
-    for interface in spec.domain.devices.interfaces.iter_mut().filter(|one| one.state != "absent") {
+    // NICs that come and go are compared by their names.
+    for interface in spec.domain.devices.interfaces.iter_mut().filter(|one| !one.is_absent()) {
         interface.state.clear();
     }
     spec

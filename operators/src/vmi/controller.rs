@@ -21,6 +21,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use self::pods::Purpose;
 use super::image_volumes::ImageVolumes;
+use super::pod::NETWORKS_ANNOTATION;
 use super::pod_events::PodEvents;
 use super::{Decision, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, decide};
 use crate::config::LiveConfig;
@@ -310,6 +311,9 @@ impl Reconcile for Controller {
                 }
                 Step::CreateConsumer => {
                     requeue = self.start(&api, &vmi, Purpose::Consume, failure.as_deref()).await?;
+                }
+                Step::AttachNetworks(uid, networks) => {
+                    self.annotate_pod(&pods, uid, (NETWORKS_ANNOTATION, networks)).await?;
                 }
                 Step::DeletePod(uid) => self.delete_pod(&vmi, &self.pods, &pods, uid).await?,
                 Step::DeleteConsumer(uid) => self.delete_pod(&vmi, &self.consumers, &consumers, uid).await?,

@@ -8,7 +8,7 @@ use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
 use super::pod_events::Warning;
-use super::{Launcher, LauncherPod, StartedBy, Wait, consumer};
+use super::{Launcher, LauncherPod, StartedBy, Wait, consumer, networks};
 use crate::conditions::{set, set_false};
 
 /// The condition of an instance while its Pod is not bound to a node.
@@ -67,6 +67,8 @@ pub enum Step {
     HandOver(String),
     /// Delete the Pod of this UID.
     DeletePod(String),
+    /// Have Multus attach the Pod of this UID to these networks and no others: the value of its annotation.
+    AttachNetworks(String, String),
     /// Say by its label whether the launcher of the instance runs another image than this release's.
     MarkOutdated(bool),
     /// Remove the finalizer of the instance: no node agent knows of it.
@@ -108,6 +110,9 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
     }
     if node.is_some() && is_noted && !is_deleted && !is_final(vmi) {
         note_image(observed, &mut decision);
+    }
+    if node.is_some() && vmi.status.phase == "Running" && !is_deleted {
+        attach_networks(observed, &mut decision);
     }
     match node {
         // No node agent reports that it has ended.
@@ -172,6 +177,15 @@ fn note_image(observed: &Observed<'_>, decision: &mut Decision) {
     let is_outdated = pod.is_outdated(image);
     if is_outdated != observed.vmi.metadata.labels.contains_key(OUTDATED_LABEL) {
         decision.steps.push(Step::MarkOutdated(is_outdated));
+    }
+}
+
+/// Has the Pod of an instance that runs follow its NICs. What the node agent starts is in no Pod that Multus could attach.
+fn attach_networks(observed: &Observed<'_>, decision: &mut Decision) {
+    let Launcher { started_by: StartedBy::Kubelet, .. } = observed.launcher else { return };
+    let Some(pod) = current(observed.pods).filter(|pod| !pod.is_final()) else { return };
+    if let Some(networks) = networks::changed(observed.vmi, pod.networks()) {
+        decision.steps.push(Step::AttachNetworks(pod.metadata.uid.clone(), networks));
     }
 }
 

@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value, json};
 use vireo_api::names::pod_interface;
 use vireo_api::spec::NetworkAttachment;
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{Interface, VirtualMachineInstance};
 
-/// The networks that Multus attaches beside the network of Pods.
-const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
+use super::pod::NETWORKS_ANNOTATION;
+
 /// The network that Multus attaches instead of it.
 const DEFAULT_NETWORK_ANNOTATION: &str = "v1.multus-cni.io/default-network";
 /// The annotation of a NetworkAttachmentDefinition with the resource of nodes that its network needs.
@@ -29,8 +29,13 @@ struct MultusNetwork<'a> {
     is_default: bool,
 }
 
+/// Those that the Pod is to be on: one whose NIC is unplugged goes after the guest has released it.
 fn multus_networks(vmi: &VirtualMachineInstance) -> impl Iterator<Item = MultusNetwork<'_>> {
-    vmi.spec.networks.iter().filter_map(|network| {
+    let nic = |name: &str| vmi.spec.domain.devices.interfaces.iter().find(|nic| nic.name == name);
+    let is_shown = |name: &str| vmi.status.interfaces.iter().any(|nic| nic.name == name);
+    let is_gone = move |name: &str| nic(name).is_some_and(Interface::is_absent) && !is_shown(name);
+    let networks = vmi.spec.networks.iter().filter(move |network| !is_gone(&network.name));
+    networks.filter_map(|network| {
         let attachment = NetworkAttachment::read(network.multus.as_ref()?)?;
         let namespace = attachment.namespace().unwrap_or(&vmi.metadata.namespace);
         Some(MultusNetwork {
@@ -80,6 +85,19 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, definitions: &Def
             requested.0 = devices.saturating_add(*count).to_string();
         }
     }
+}
+
+/// What Multus is to be asked for, if that is not what the annotation of the launcher Pod asks for.
+pub(super) fn changed(vmi: &VirtualMachineInstance, annotation: &str) -> Option<String> {
+    let secondary = multus_networks(vmi).filter(|network| !network.is_default);
+    let wanted: Vec<Value> = secondary.map(|network| requested(vmi, &network)).collect();
+    let has: Vec<Value> = match annotation {
+        "" => Vec::new(),
+        // What somebody else has written there stays.
+        text => serde_json::from_str(text).ok()?,
+    };
+    let differs = wanted.len() != has.len() || wanted.iter().any(|one| !has.contains(one));
+    differs.then(|| Value::Array(wanted).to_string())
 }
 
 /// What Multus is asked for.

@@ -5,6 +5,8 @@ use serde_json::Value;
 use vireo_api::names::{COMPUTE, LAUNCHER_IMAGE_ANNOTATION};
 use vireo_api::v1::{Condition, ObjectMeta};
 
+/// The networks that Multus attaches a Pod to beside the network of Pods.
+pub(super) const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 /// The memory that a launcher Pod requests beside that of the guest, in bytes; KubeVirt's.
 pub(super) const OVERHEAD_ANNOTATION: &str = "kubevirt.io/memory-overhead-bytes";
 
@@ -115,10 +117,14 @@ impl LauncherPod {
         let metadata = &mut pod.metadata;
         // The instance has all of the others.
         metadata.labels.clear();
-        metadata
-            .annotations
-            .retain(|name, _| [LAUNCHER_IMAGE_ANNOTATION, OVERHEAD_ANNOTATION].contains(&name.as_str()));
+        let kept = [LAUNCHER_IMAGE_ANNOTATION, OVERHEAD_ANNOTATION, NETWORKS_ANNOTATION];
+        metadata.annotations.retain(|name, _| kept.contains(&name.as_str()));
         Ok(pod)
+    }
+
+    /// The networks that Multus is asked for; empty where it is not.
+    pub fn networks(&self) -> &str {
+        self.metadata.annotations.get(NETWORKS_ANNOTATION).map_or("", String::as_str)
     }
 
     /// The memory that it requests beside that of the guest.

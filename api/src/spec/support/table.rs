@@ -119,7 +119,7 @@ sections! {
         Both "domain.devices.interfaces[].ports[].protocol", "";
         Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
         Qemu "domain.devices.interfaces[].sriov", "virtual functions that networks of Multus have, in clusters";
-        Both "domain.devices.interfaces[].state", "`up` and `down`, also of a guest that runs; `absent` is refused";
+        Both "domain.devices.interfaces[].state", "also of a guest that runs; `absent` is for NICs that were hotplugged, on bridges in clusters";
         NoEffect "domain.devices.interfaces[].tag", "config drives have no tags of devices";
     }
     "Names" {

@@ -16,7 +16,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::life::Life;
 use super::super::memory_dump::{self, DumpVolume};
-use super::super::{Action, LiveChange, RunStrategy, SpecOwner, Start, plug, set_volumes_and_links};
+use super::super::{Action, LiveChange, RunStrategy, SpecOwner, Start, plug, set_volumes_and_nics};
 use super::Controller;
 use crate::ReconcileError;
 use crate::deletion::Deletion;
@@ -143,16 +143,20 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    /// Changes volumes and links of the VMI to those of the template. The template's next change brings another attempt.
+    /// Changes volumes, NICs and links of the VMI to those of the template. The template's next change brings another attempt.
     async fn sync_instance(&self, volumes: &LiveChange) -> Result<(), ReconcileError> {
         let change = |object: &mut Value, owner| {
-            set_volumes_and_links(object, owner, |spec| volumes.apply(spec));
-            volumes.unmark(object);
+            set_volumes_and_nics(object, owner, |spec| match owner {
+                SpecOwner::Vmi => volumes.apply(spec),
+                SpecOwner::Vm => volumes.apply_to_template(spec),
+            });
+            if owner == SpecOwner::Vmi {
+                volumes.unmark(object);
+            }
         };
-        let vmi_alone = Targets { template: false, vmi: true };
-        if let Some(refused) = refusal(self.change_volumes(vmi_alone, change).await)? {
-            let message =
-                format!("The volumes and links of the template are not those of the VMI: {refused}");
+        let targets = Targets { template: volumes.changes_template(), vmi: true };
+        if let Some(refused) = refusal(self.change_volumes(targets, change).await)? {
+            let message = format!("The volumes and NICs of the template are not those of the VMI: {refused}");
             self.publish(Reason::HotplugFailed, message).await;
         }
         Ok(())
@@ -177,7 +181,7 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    /// Changes the volumes and links of the template, the VMI or both: the VMI first, as a request is forgotten when the
+    /// Changes the volumes and NICs of the template, the VMI or both: the VMI first, as a request is forgotten when the
     /// template and the VMI show it.
     async fn change_volumes(
         &self,

@@ -110,6 +110,9 @@ impl World {
             Action::SyncInstance(change) => {
                 let instance = self.instance.as_mut().unwrap();
                 change.apply(&mut instance.spec);
+                if change.changes_template() {
+                    change.apply_to_template(&mut self.vm.spec.template.as_mut().unwrap().spec);
+                }
                 let mut object =
                     serde_json::json!({"metadata": {"annotations": instance.metadata.annotations}});
                 change.unmark(&mut object);

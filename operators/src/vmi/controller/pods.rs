@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use serde_json::json;
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::controller::Requeue;
 use vireo_client::events::{Reason, Regarding};
@@ -231,6 +232,22 @@ impl Controller {
         let gone = [(ObjectKey::new(namespace, name), uid.to_owned())];
         let gone = if left.is_some() { &[][..] } else { &gone };
         cache.shows(left.as_ref().map_or(0, revision), gone).await;
+        Ok(())
+    }
+
+    /// Writes an annotation of one of some Pods. No other client writes it, so the patch applies to any version of the Pod.
+    pub(super) async fn annotate_pod(
+        &self,
+        pods: &[&LauncherPod],
+        uid: &str,
+        (name, value): (&str, &str),
+    ) -> Result<(), ReconcileError> {
+        let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == uid) else { return Ok(()) };
+        let api = Kind::POD.namespaced(&self.client, &pod.metadata.namespace);
+        let version = write::Version { resource_version: "", ..write::Version::from(&pod.metadata) };
+        let patch = json!({"metadata": {"annotations": {name: value}}});
+        let written = write::patch(&api, version, patch).await?;
+        self.pods.shows(revision(&written), &[]).await;
         Ok(())
     }
 

@@ -56,6 +56,49 @@ fn steps(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Vec<Step> {
     decided(vmi, pods, StartedBy::NodeAgent).steps
 }
 
+#[test]
+fn the_pod_of_an_instance_that_runs_is_on_the_networks_of_its_nics() {
+    let nic = |name: &str, state: &str| json!({"name": name, "state": state});
+    let instance = |nics: &[(&str, &str)], shown: &[&str]| -> VirtualMachineInstance {
+        let network = |(name, _): &(&str, &str)| json!({"name": name, "multus": {"networkName": "lan"}});
+        let interfaces: Vec<Value> = shown.iter().map(|name| json!({ "name": name })).collect();
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "labels": {NODE_LABEL: "node"}},
+            "spec": {"networks": nics.iter().map(network).collect::<Vec<_>>(), "domain": {"devices": {
+                "interfaces": nics.iter().map(|(name, state)| nic(name, state)).collect::<Vec<_>>()}}},
+            "status": {"phase": "Running", "activePods": {"1": "node"}, "interfaces": interfaces},
+        }))
+        .unwrap()
+    };
+    let attached = |annotation: Option<&str>| {
+        let mut pod = pod("1", "node", json!({"phase": "Running"}));
+        let name = "k8s.v1.cni.cncf.io/networks".to_owned();
+        pod.metadata.annotations.extend(annotation.map(|text| (name, text.to_owned())));
+        pod
+    };
+    let networks = |vmi: &VirtualMachineInstance, annotation: Option<&str>| {
+        let steps = decided(vmi, &[attached(annotation)], StartedBy::Kubelet).steps;
+        let value = steps.into_iter().find_map(|step| match step {
+            Step::AttachNetworks(_, value) => Some(value),
+            _ => None,
+        });
+        value.map(|value| serde_json::from_str::<Value>(&value).unwrap())
+    };
+    let blue = json!({"name": "lan", "namespace": "n", "interface": "pod16477688c0e"});
+    let with_blue = json!([blue]).to_string();
+    assert_eq!(networks(&instance(&[("blue", "")], &[]), None), Some(json!([blue])));
+    assert_eq!(networks(&instance(&[("blue", "")], &["blue"]), Some(&with_blue)), None);
+    let absent = &[("blue", "absent")][..];
+    assert_eq!(networks(&instance(absent, &["blue"]), Some(&with_blue)), None, "the guest has it");
+    assert_eq!(networks(&instance(absent, &[]), Some(&with_blue)), Some(json!([])));
+    assert_eq!(networks(&instance(&[], &[]), Some("lan@net1")), None, "somebody else wrote it");
+    let mut scheduled = instance(&[("blue", "")], &[]);
+    scheduled.status.phase = "Scheduled".to_owned();
+    assert_eq!(networks(&scheduled, None), None);
+    let steps = decided(&instance(&[("blue", "")], &[]), &[attached(None)], StartedBy::NodeAgent).steps;
+    assert!(!steps.iter().any(|step| matches!(step, Step::AttachNetworks(..))), "{steps:?}");
+}
+
 fn delete(uid: &str) -> Step {
     Step::DeletePod(uid.to_owned())
 }
