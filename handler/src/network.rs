@@ -101,7 +101,7 @@ pub enum NetworkError {
     /// A network that the Pod is not on.
     #[error(
         "the Pod has no interface {0}: Multus, or another plugin that reads the annotation k8s.v1.cni.cncf.io/networks, \
-         must be installed on the node"
+         must be installed on the node, and its dynamic networks controller for Pods that run"
     )]
     NoPodInterface(String),
     /// A kernel setting.

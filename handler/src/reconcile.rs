@@ -17,6 +17,7 @@ mod hotplug;
 mod limits;
 mod memory_dump;
 mod network;
+mod nics;
 mod observe;
 mod prober;
 mod projected;

@@ -47,6 +47,24 @@ pub struct Facts<'a> {
     pub smbios: &'a SMBiosConfiguration,
     /// Whether no guest gives free pages back.
     pub keep_free_pages: bool,
+    /// Whether its launcher is in a Pod, which may get more interfaces while the guest runs.
+    pub in_pod: bool,
+}
+
+impl Facts<'_> {
+    fn of_nics(&self) -> NicFacts<'_> {
+        let Facts { mtu, has_ipv6, bridged, resolver, .. } = *self;
+        NicFacts { mtu, has_ipv6, bridged, resolver }
+    }
+}
+
+/// Those for NICs.
+#[derive(Clone, Copy)]
+struct NicFacts<'a> {
+    mtu: u32,
+    has_ipv6: bool,
+    bridged: &'a Bridged,
+    resolver: &'a Resolver,
 }
 
 /// Builds the launch request.
@@ -72,7 +90,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         interfaces: vm
             .interfaces()
             .iter()
-            .filter_map(|interface| self::interface(vm, interface, facts))
+            .filter_map(|interface| self::interface(vm, interface, facts.of_nics()))
             .collect(),
         serial_console: vm.serial_console(),
         rng: vm.rng(),
@@ -80,6 +98,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         video: vm.video().map_or(wire::Video::Unspecified, Into::into).into(),
         tablets: vm.tablets(),
         hotplug: vm.hotplug(),
+        nic_hotplug: vm.hotplug() && facts.in_pod,
         hotplug_field: vm
             .disks_with_hotpluggable_volumes()
             .find(|disk| disk.is_hotpluggable())
@@ -194,8 +213,19 @@ pub fn disk(disk: &Disk, source: &DiskSource) -> wire::Disk {
     (&disk.config().with_source(source.clone())).into()
 }
 
+/// The message of a NIC on a bridge that is attached while the guest runs; none where the VM has no such NIC, or it has no MAC.
+pub(crate) fn bridged_interface(
+    vm: &Vm,
+    name: &str,
+    bridged: &Bridged,
+    resolver: &Resolver,
+) -> Option<wire::Interface> {
+    let nic = vm.interfaces().iter().find(|nic| nic.name() == name)?;
+    interface(vm, nic, NicFacts { mtu: 0, has_ipv6: false, bridged, resolver })
+}
+
 /// The message of a NIC; none of one on a bridge that is not there.
-fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::Interface> {
+fn interface(vm: &Vm, interface: &Interface, facts: NicFacts<'_>) -> Option<wire::Interface> {
     let mut message = wire::Interface {
         name: interface.name().to_owned(),
         field: interface.field().to_string(),
@@ -217,9 +247,9 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
                 address: networks.ipv4.guest().to_string(),
                 prefix_length: u32::from(networks.ipv4.prefix()),
                 gateway: networks.ipv4.gateway().to_string(),
-                ..lease(vm, interface, facts)
+                ..lease(vm, interface, facts.resolver)
             });
-            message.ipv6_lease = facts.has_ipv6.then(|| ipv6_lease(vm, &networks.ipv6, facts));
+            message.ipv6_lease = facts.has_ipv6.then(|| ipv6_lease(vm, &networks.ipv6, facts.resolver));
         }
         Binding::Passt { .. } => {
             message.mac = interface.mac()?.to_string();
@@ -231,7 +261,7 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
             message.tap = bridge.tap();
             message.mtu = pod.mtu;
             message.dhcp_device = bridge.name();
-            message.lease = bridged_lease(&bridge, pod, lease(vm, interface, facts));
+            message.lease = bridged_lease(&bridge, pod, lease(vm, interface, facts.resolver));
         }
     }
     Some(message)
@@ -257,8 +287,8 @@ fn bridged_lease(bridge: &Bridge, pod: &PodInterface, options: wire::Lease) -> O
 }
 
 /// What a guest behind masquerade learns by router advertisements and DHCPv6.
-fn ipv6_lease(vm: &Vm, network: &Ipv6Net, facts: &Facts<'_>) -> wire::Ipv6Lease {
-    let (servers, search_domains) = resolver(vm, facts.resolver);
+fn ipv6_lease(vm: &Vm, network: &Ipv6Net, resolver: &Resolver) -> wire::Ipv6Lease {
+    let (servers, search_domains) = self::resolver(vm, resolver);
     wire::Ipv6Lease {
         address: network.guest().to_string(),
         prefix_length: u32::from(network.prefix()),
@@ -297,9 +327,9 @@ fn resolver(vm: &Vm, host: &Resolver) -> (Vec<IpAddr>, Vec<String>) {
 }
 
 /// All of a lease but the addresses.
-fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
+fn lease(vm: &Vm, interface: &Interface, resolver: &Resolver) -> wire::Lease {
     let dhcp = interface.dhcp();
-    let (servers, search_domains) = resolver(vm, facts.resolver);
+    let (servers, search_domains) = self::resolver(vm, resolver);
     wire::Lease {
         dns_servers: servers.iter().filter(|server| server.is_ipv4()).map(ToString::to_string).collect(),
         search_domains,

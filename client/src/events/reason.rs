@@ -120,6 +120,8 @@ reasons! {
         AccessCredentialsSyncFailed = "AccessCredentialsSyncFailed",
         /// A volume cannot be plugged in or unplugged.
         HotplugFailed = "HotplugFailed",
+        /// A NIC cannot be plugged in or unplugged.
+        NicHotplug = "NicHotplug",
         /// An instance differs from its specification for another reason.
         SyncFailed = "SyncFailed",
         /// A status cannot be stored on the node.
@@ -192,8 +194,10 @@ reasons! {
 impl Reason {
     /// Why an instance is not as its specification says, by the reason of its condition `Synchronized`.
     pub fn of_failure(reason: &str) -> Self {
-        if reason == "FailedHotplugSync" {
-            return Self::HotplugFailed;
+        match reason {
+            "FailedHotplugSync" => return Self::HotplugFailed,
+            "FailedNICSync" => return Self::NicHotplug,
+            _ => {}
         }
         Self::WARNINGS.iter().copied().find(|one| one.as_str() == reason).unwrap_or(Self::SyncFailed)
     }
@@ -208,6 +212,7 @@ mod tests {
         for (reason, failure) in [
             ("FailedNetwork", Reason::FailedNetwork),
             ("FailedHotplugSync", Reason::HotplugFailed),
+            ("FailedNICSync", Reason::NicHotplug),
             ("SomethingElse", Reason::SyncFailed),
         ] {
             assert_eq!(Reason::of_failure(reason), failure);

@@ -4,7 +4,7 @@ use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Stat
 use vireo_client::events::Reason;
 
 use crate::reconcile::status::{
-    ConditionType, PAUSED_IO_ERROR, Phase, failure, io_errors, readiness_failure,
+    ConditionType, NO_POD_INTERFACE, PAUSED_IO_ERROR, Phase, failure, io_errors, readiness_failure,
 };
 
 /// An event that is to be published.
@@ -29,7 +29,8 @@ pub(super) fn events(
     let is = &now.status;
     let mut events = conditions(was, is);
     events.extend(pause(was, is));
-    if let Some(fails) = failure(is)
+    // A NIC that comes waits for the interface of its Pod, as long as that takes.
+    if let Some(fails) = failure(is).filter(|fails| fails.reason != NO_POD_INTERFACE)
         && failure(was).is_none_or(|known| known.message != fails.message)
     {
         events.push(Event::new(Reason::of_failure(&fails.reason), fails.message.clone()));

@@ -111,7 +111,14 @@ fn open_device(path: &str) -> Option<OwnedFd> {
 }
 
 /// Opens the queues of the tap of a NIC, and the sockets of the servers on it.
-fn open_interface(interface: &Interface, namespace: &Path, files: &mut Vec<NamedFile>) -> io::Result<()> {
+///
+/// # Errors
+/// When one cannot be opened, as a tap that is open already.
+pub(crate) fn open_interface(
+    interface: &Interface,
+    namespace: &Path,
+    files: &mut Vec<NamedFile>,
+) -> io::Result<()> {
     let (device, pairs) = (interface.tap.clone(), interface.queue_pairs.max(1));
     let open = move || (0..pairs).map(|_| tap::open(&device, Queues::of(pairs))).collect();
     let opened: io::Result<Vec<OwnedFd>> = netns::inside(namespace, open)?;

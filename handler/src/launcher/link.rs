@@ -18,11 +18,12 @@ pub use vireo_client::program::chain;
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
-    AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
-    DismissRequest, DumpMemoryRequest, Fault, ForgetMemoryDumpRequest, FreezeFilesystemsRequest,
-    HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand, LifecycleRequest, ProbeRequest,
-    ScreenshotRequest, SetCredentialsRequest, SetLinksRequest, ShutdownRequest, State, Statistics,
-    StatisticsRequest, ThawFilesystemsRequest, WatchRequest,
+    AgentQuestion, AskAgentRequest, AskAgentResponse, AttachInterfaceRequest, AttachVolumeRequest,
+    DetachInterfaceRequest, DetachVolumeRequest, Disk, DismissRequest, DumpMemoryRequest, Fault,
+    ForgetMemoryDumpRequest, FreezeFilesystemsRequest, HelloRequest, Identity, Interface, KillRequest,
+    LaunchRequest, LifecycleCommand, LifecycleRequest, ProbeRequest, ScreenshotRequest,
+    SetCredentialsRequest, SetLinksRequest, ShutdownRequest, State, Statistics, StatisticsRequest,
+    ThawFilesystemsRequest, WatchRequest,
 };
 
 use super::process::{Ending, Process};
@@ -165,6 +166,26 @@ impl Link {
         check_fault(
             within(LIFECYCLE_TIMEOUT, client.detach_volume(DetachVolumeRequest { name })).await?.fault,
         )
+    }
+
+    /// Hotplugs a NIC, whose files were passed.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or rejects the call.
+    pub async fn attach_interface(&self, interface: Interface) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        let request = AttachInterfaceRequest { interface: Some(interface) };
+        check_fault(within(LIFECYCLE_TIMEOUT, client.attach_interface(request)).await?.fault)
+    }
+
+    /// Unplugs a NIC.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or rejects the call, also when the guest does not release the NIC.
+    pub async fn detach_interface(&self, name: String) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        let request = DetachInterfaceRequest { name };
+        check_fault(within(LIFECYCLE_TIMEOUT, client.detach_interface(request)).await?.fault)
     }
 
     /// Switches the links of the guest's NICs: these are down.

@@ -29,12 +29,17 @@ pub enum Addresses {
     OfNetwork,
 }
 
+/// What removes the rules for a tap, if there are any.
+pub fn no_rules(tap: &str) -> String {
+    format!("table netdev vireo-{tap} {{}}\ndelete table netdev vireo-{tap}\n")
+}
+
 /// The rules for one tap, which must exist. `router` is the link-local address of the guest's IPv6 gateway.
 pub fn rules(tap: &str, Sender { mac, addresses }: Sender, router: Ipv6Addr) -> String {
-    let mut rules = format!(
-        "table netdev vireo-{tap} {{}}
-delete table netdev vireo-{tap}
-table netdev vireo-{tap} {{
+    let mut rules = no_rules(tap);
+    let _ = write!(
+        rules,
+        "table netdev vireo-{tap} {{
   chain ingress {{
     type filter hook ingress device \"{tap}\" priority filter; policy drop;
     ether saddr != {mac} drop

@@ -101,21 +101,14 @@ impl Bridge {
         Self { index: 0, pod_interface, guest_mac: None, queues: tap::Queues::Single }
     }
 
-    fn suffix(&self) -> &str {
-        self.pod_interface.strip_prefix("pod").unwrap_or(&self.pod_interface)
-    }
-
     /// The Linux bridge; KubeVirt's name.
     pub fn name(&self) -> String {
-        format!("k6t-{}", self.suffix())
+        name(&self.pod_interface)
     }
 
     /// The guest's tap; KubeVirt's name.
     pub fn tap(&self) -> String {
-        match self.suffix() {
-            primary if primary == self.pod_interface => super::TAP.to_owned(),
-            suffix => format!("tap{suffix}"),
-        }
+        tap_name(&self.pod_interface)
     }
 
     /// The address of its DHCP server.
@@ -137,6 +130,35 @@ impl Bridge {
         let [a, b, c, d, e, ..]: [u8; 32] = digest.into();
         MacAddr::local([a, b, c, d, e])
     }
+}
+
+/// The Linux bridge of an interface of a Pod.
+fn name(pod_interface: &str) -> String {
+    format!("k6t-{}", pod_interface.strip_prefix("pod").unwrap_or(pod_interface))
+}
+
+/// The tap on that bridge.
+fn tap_name(pod_interface: &str) -> String {
+    match pod_interface.strip_prefix("pod") {
+        None => super::TAP.to_owned(),
+        Some(suffix) => format!("tap{suffix}"),
+    }
+}
+
+/// Removes the bridge and the tap of an interface of a Pod, which stays. Blocks; what is gone already is success.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn remove(namespace: &Path, pod_interface: String) -> Result<(), NetworkError> {
+    permitted()?;
+    in_namespace(namespace, move || {
+        let (bridge, tap) = (name(&pod_interface), tap_name(&pod_interface));
+        nft::apply(&antispoof::no_rules(&tap))?;
+        link::with_links(async |links| {
+            links.remove(&tap).await?;
+            links.remove(&bridge).await
+        })
+    })
 }
 
 /// Reads interfaces of a Pod, before any of them is changed. Blocks.

@@ -1,14 +1,14 @@
-//! What changes while a guest runs: volumes are hotplugged and unplugged, links of NICs are switched, memory is dumped.
+//! What changes while a guest runs: volumes and NICs are hotplugged and unplugged, links of NICs are switched, memory is dumped.
 
 use tracing::warn;
 use vireo_api::spec::{self, Disk, Vm};
-use vireo_api::v1::Interface;
 use vireo_proto::files;
 use vireo_proto::launcher::{PluggedVolume, State};
 
 use super::act::{Done, cancel_if, run_blocking, sync_error};
 use super::deadline::Interrupt;
 use super::desired::Desired;
+use super::nics;
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
 use super::volumes::{self, Change};
@@ -49,57 +49,60 @@ pub(super) fn links_differ(vm: &Vm, state: &State) -> bool {
 }
 
 impl VmiReconciler {
-    /// Applies the part of a VMI that the API may change while it runs: its hotplugged volumes and the links of its NICs.
-    pub(super) fn apply_volumes(&mut self, desired: &Desired) -> Done {
+    /// Applies the part of a VMI that the API may change while it runs: its hotplugged volumes, its NICs and their links.
+    pub(super) fn apply_devices(&mut self, desired: &Desired) -> Done {
         let Some((manifest, Origin::Object(uid))) = desired.manifest() else { return Ok(()) };
         let Some(record) = self.record.as_ref().filter(|record| record.uid == *uid) else { return Ok(()) };
         let (now, has) = (&manifest.vmi.spec, &record.vmi.spec);
-        let interfaces = now.domain.devices.interfaces.clone();
-        let is_switched =
-            |has: &Interface| interfaces.iter().any(|now| now.name == has.name && now.state != has.state);
-        if now.volumes == has.volumes
-            && now.domain.devices.disks == has.domain.devices.disks
-            && !has.domain.devices.interfaces.iter().any(is_switched)
+        let (devices, had) = (&now.domain.devices, &has.domain.devices);
+        if (&now.volumes, &now.networks) == (&has.volumes, &has.networks)
+            && (&devices.disks, &devices.interfaces) == (&had.disks, &had.interfaces)
         {
             return Ok(());
         }
-        let (volumes, disks) = (now.volumes.clone(), now.domain.devices.disks.clone());
+        let (volumes, networks) = (now.volumes.clone(), now.networks.clone());
+        let (disks, interfaces) = (devices.disks.clone(), devices.interfaces.clone());
         // The change may fix the last error.
         self.backoff.reset();
         self.change(|record| {
-            record.vmi.spec.volumes = volumes;
-            record.vmi.spec.domain.devices.disks = disks;
-            for has in &mut record.vmi.spec.domain.devices.interfaces {
-                if let Some(now) = interfaces.iter().find(|now| now.name == has.name) {
-                    has.state.clone_from(&now.state);
-                }
-            }
+            let spec = &mut record.vmi.spec;
+            (spec.volumes, spec.networks) = (volumes, networks);
+            (spec.domain.devices.disks, spec.domain.devices.interfaces) = (disks, interfaces);
         })
     }
 
-    /// Tries every change, until it is interrupted: links first, as a volume may have to wait for the guest. Returns the first
+    /// Tries every change, until it is interrupted: NICs first, as a volume may have to wait for the guest. Returns the first
     /// error.
     pub(super) async fn sync_devices(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         // A claim that appears from here on triggers another reconcile.
         self.claims.mark_unchanged();
         let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
         let Some(state) = self.state() else { return Ok(()) };
-        let links = match links_differ(&vm, &state) {
-            true => self.set_links(&vm, interrupt).await,
+        let mut nics = match links_differ(&vm, &state) {
+            true => self.set_links(&vm, &state, interrupt).await,
             false => Ok(()),
         };
-        if interrupt.is_due() {
-            return links;
+        let bridged = self.known()?.bridged;
+        for change in nics::changes(&vm, &state, &bridged) {
+            if interrupt.is_due() {
+                return nics;
+            }
+            nics = first_error(nics, self.change_nic(&vm, change, interrupt).await);
         }
-        let volumes = first_error(links, self.hotplug_volumes(&vm, &state.volumes, interrupt).await);
+        if interrupt.is_due() {
+            return nics;
+        }
+        let volumes = first_error(nics, self.hotplug_volumes(&vm, &state.volumes, interrupt).await);
         if interrupt.is_due() {
             return volumes;
         }
         first_error(volumes, self.dump_memory(&vm, interrupt).await)
     }
 
-    async fn set_links(&self, vm: &Vm, interrupt: &mut Interrupt<'_>) -> Done {
-        let down = vm.interfaces().iter().filter(|nic| !nic.is_link_up());
+    async fn set_links(&self, vm: &Vm, state: &State, interrupt: &mut Interrupt<'_>) -> Done {
+        let links = state.links.clone().unwrap_or_default();
+        let has = |nic: &spec::Interface| links.up.iter().chain(&links.down).any(|name| name == nic.name());
+        let down = vm.interfaces().iter().filter(|nic| !nic.is_link_up() && has(nic));
         let down = down.map(|nic| nic.name().to_owned()).collect();
         let Some(done) = interrupt.or(self.link()?.set_links(down)).await else { return Ok(()) };
         done.map_err(sync_error(LINK_FAILED))

@@ -131,6 +131,7 @@ impl VmiReconciler {
             hypervisor: self.node.settings.hypervisor,
             smbios: &self.node.smbios(),
             keep_free_pages: self.node.keeps_free_pages(),
+            in_pod: self.node.settings.runtime != Runtime::Process,
         };
         resolve::request(vm, &facts)
     }

@@ -16,8 +16,9 @@ use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
 use super::downward_metrics::{self, MetricsWriter};
-use super::hotplug::{self, LINK_FAILED};
+use super::hotplug;
 use super::memory_dump;
+use super::nics;
 use super::observe::observe_launcher;
 use super::prober::Prober;
 use super::projected;
@@ -188,7 +189,7 @@ impl VmiReconciler {
             // The next reconcile retries it; until then the earlier grace period applies.
             warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
-        if let Err(sync_error) = self.apply_volumes(desired) {
+        if let Err(sync_error) = self.apply_devices(desired) {
             warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
         self.promise_disks();
@@ -210,7 +211,7 @@ impl VmiReconciler {
             Ok(()) if action == Action::Wait => {
                 // What failed is no longer in the spec.
                 self.sync_error.take_if(|error| {
-                    !observed.devices_differ && (error.is_about_volumes() || error.reason == LINK_FAILED)
+                    !observed.devices_differ && (error.is_about_volumes() || error.is_about_nics())
                 });
             }
             Ok(()) => {
@@ -315,13 +316,14 @@ impl VmiReconciler {
         Observed { record, launcher, devices_differ, liveness_failed, request }
     }
 
-    /// Whether the link of a NIC has to be switched, a volume to be hotplugged or unplugged, or memory to be dumped.
+    /// Whether a NIC or a volume has to be hotplugged or unplugged, the link of a NIC to be switched, or memory to be dumped.
     fn devices_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
         let places = self.volume_places();
         let differ = |vm: &Vm| {
             hotplug::links_differ(vm, &state)
+                || !nics::changes(vm, &state, &record.bridged).is_empty()
                 || memory_dump::step(vm, &state, &places).is_some()
                 || !volumes::changes(vm, &state.volumes, &places).is_empty()
         };

@@ -16,7 +16,10 @@ pub(super) use volume::note_pulls;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use super::hotplug::LINK_FAILED;
 use super::memory_dump::DUMP_FAILED;
+use super::nics::NIC_FAILED;
+pub(crate) use super::nics::NO_POD_INTERFACE;
 use super::volumes;
 use crate::network::bridge::Bridged;
 use crate::node::Attachments;
@@ -106,9 +109,14 @@ impl SyncError {
         [volumes::HOTPLUG_FAILED, DUMP_FAILED].contains(&self.reason) || self.is_about_claims()
     }
 
+    /// Whether it is about NICs that change while the guest runs.
+    pub(super) fn is_about_nics(&self) -> bool {
+        [LINK_FAILED, NIC_FAILED, NO_POD_INTERFACE].contains(&self.reason)
+    }
+
     /// Whether its launcher Pod can resolve it.
     pub(super) fn is_about_pods(&self) -> bool {
-        [NO_POD, NO_FUNCTION].contains(&self.reason)
+        [NO_POD, NO_FUNCTION, NO_POD_INTERFACE].contains(&self.reason)
     }
 
     /// Whether a new claim, its disk or its image can resolve it.

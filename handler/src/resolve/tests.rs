@@ -51,6 +51,7 @@ fn resolve_with(
             hypervisor,
             smbios,
             keep_free_pages: true,
+            in_pod: true,
         },
     )
 }

@@ -38,6 +38,12 @@ fn known_events_are_not_repeated() {
     assert_eq!(started, ["Created", "Started"], "a phase that was passed is not written");
     let known = running.status.clone();
     assert!(reasons(&known, None, &running).is_empty(), "after a restart");
+    let mut waiting = running.clone();
+    for (reason, expected) in [("PodInterfaceNotFound", &[][..]), ("FailedNICSync", &["NicHotplug"])] {
+        reason.clone_into(&mut waiting.status.conditions[1].reason);
+        "not yet".clone_into(&mut waiting.status.conditions[1].message);
+        assert_eq!(reasons(&known, Some(&running), &waiting), expected, "{reason}");
+    }
     let mut paused = running.clone();
     paused.status.conditions.push(Condition {
         r#type: "Paused".to_owned(),

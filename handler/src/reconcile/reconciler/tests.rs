@@ -208,7 +208,7 @@ async fn volumes_do_not_wait_for_links_that_cannot_be_switched() {
         }
     };
     let reason = tokio::time::timeout(Duration::from_secs(3600), synchronized).await.unwrap();
-    assert_eq!(reason, LINK_FAILED);
+    assert_eq!(reason, hotplug::LINK_FAILED);
     sender.send(Desired::Gone(0)).unwrap();
     task.await.unwrap();
     scene.is_gone().await;

@@ -22,7 +22,23 @@ pub(super) fn statuses(vm: &Vm, facts: &Facts<'_>) -> Vec<InterfaceStatus> {
         DeviceSource::Resource(_) => None,
     });
     let functions = functions.filter(|_| !facts.phase.is_final()).map(of_function);
-    nics.into_iter().filter_map(|nic| status(vm, nic, facts)).chain(functions).collect()
+    // The guest is to release these.
+    let is_wanted = |name: &str| vm.interfaces().iter().any(|nic| nic.name() == name);
+    let leaving = facts.bridged.iter().filter(|(name, _)| !facts.phase.is_final() && !is_wanted(name));
+    let leaving = leaving.map(|(name, pod)| InterfaceStatus {
+        name: name.clone(),
+        mac: pod.mac().map(|mac| mac.to_string()).unwrap_or_default(),
+        pod_interface_name: pod.name.clone(),
+        info_source: DOMAIN.to_owned(),
+        ..InterfaceStatus::default()
+    });
+    nics.into_iter().filter_map(|nic| status(vm, nic, facts)).chain(leaving).chain(functions).collect()
+}
+
+/// Whether the guest has a NIC. Launchers of earlier releases do not report that.
+fn has_nic(facts: &Facts<'_>, name: &str) -> bool {
+    let links = facts.state.and_then(|state| state.links.as_ref());
+    links.is_none_or(|links| links.up.iter().chain(&links.down).any(|known| known == name))
 }
 
 /// What is known of a NIC that is a virtual function.
@@ -56,7 +72,7 @@ fn status(vm: &Vm, nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus
         ip_address: addresses.first().cloned().unwrap_or_default(),
         ip_addresses: addresses,
         pod_interface_name: nic.pod_interface(),
-        info_source: DOMAIN.to_owned(),
+        info_source: if has_nic(facts, nic.name()) { DOMAIN } else { "" }.to_owned(),
         link_state: if nic.is_link_up() { "up" } else { "down" }.to_owned(),
         queue_count: i32::try_from(vm.queue_pairs(nic)).ok(),
         ..InterfaceStatus::default()
@@ -78,7 +94,9 @@ pub(super) fn note_multus(interfaces: &mut [InterfaceStatus], reported: &BTreeSe
 /// Adds a source of information to those of an interface, unless it is among them.
 pub(super) fn add_source(sources: &mut String, source: &str) {
     if !sources.split(", ").any(|one| one == source) {
-        sources.push_str(", ");
+        if !sources.is_empty() {
+            sources.push_str(", ");
+        }
         sources.push_str(source);
     }
 }
@@ -87,6 +105,7 @@ pub(super) fn add_source(sources: &mut String, source: &str) {
 mod tests {
     use serde_json::json;
     use vireo_api::v1::VirtualMachineInstance;
+    use vireo_proto::launcher::{Links, State};
 
     use super::super::Phase;
     use super::super::tests::facts;
@@ -144,6 +163,21 @@ mod tests {
         note_multus(&mut found, &BTreeSet::from(["pod094a367b026".to_owned()]));
         let sources: Vec<_> = found.iter().map(|one| one.info_source.as_str()).collect();
         assert_eq!(sources, ["domain", "domain, multus-status"]);
+    }
+
+    #[test]
+    fn a_nic_is_shown_until_the_guest_has_released_it() {
+        let (vm, mut bridged) = (vm(), bridged());
+        let red = PodInterface { name: "podb1f51a511f1".to_owned(), ..bridged["lan"].clone() };
+        bridged.insert("red".to_owned(), red);
+        let links = Links { up: vec!["default".to_owned(), "red".to_owned()], down: Vec::new() };
+        let state = State { links: Some(links), ..State::default() };
+        let facts = Facts { bridged: &bridged, state: Some(&state), ..facts(Phase::Running) };
+        let mut found = statuses(&vm, &facts);
+        note_multus(&mut found, &BTreeSet::from(["pod094a367b026".to_owned()]));
+        let shown: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.info_source.as_str())).collect();
+        // The first one is in the Pod alone so far.
+        assert_eq!(shown, [("lan", "multus-status"), ("red", "domain")]);
     }
 
     #[test]
