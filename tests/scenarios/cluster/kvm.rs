@@ -85,6 +85,7 @@ pub(super) fn guests_on_a_node_that_joins(vireo: &Vireo<'_>, cluster: &Cluster) 
     vireo.step("a block device of the node is plugged in");
     is_plugged(vireo, "--bus=virtio --serial=PLUGGED")?;
     assert_eq!(guest.run(PLUGGED_SECTORS)?.trim(), "16384");
+    has_a_nic(vireo, &mut guest)?;
     guest::is_paused(vireo)?;
     outlives_its_agent(vireo, guest)?;
     is_given_up_with_its_node(vireo, cluster)
@@ -200,6 +201,52 @@ fn is_plugged(vireo: &Vireo<'_>, flags: &str) -> Result<(), HostError> {
         let is_there = |volume: &Value| volume["name"] == "plugged" && volume["phase"] == "Ready";
         volumes.is_some_and(|volumes| volumes.iter().any(is_there))
     })?;
+    Ok(())
+}
+
+/// A NIC is plugged into the guest on native, and unplugged, as by the controller of its VM.
+fn has_a_nic(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+    vireo.step("a NIC is plugged in");
+    vireo.feed("create -f -", networks::DEFINITION);
+    vireo.ok(&format!("wait {LIMIT} --for=condition=Established crd/{}", networks::CRD));
+    vireo.feed("create -f -", networks::network());
+    let by_controller = "--as=system:serviceaccount:kubevirt:virt-controller";
+    let patch = |patch: &str| vireo.ok(&format!("patch vmi demo {by_controller} --type=json -p '{patch}'"));
+    patch(&networks::lan_below("/spec"));
+    let pod = vireo.pod("demo")?;
+    on_kvm_node(vireo, &networks::plugin(vireo, &pod, "ADD"))?;
+    networks::is_used(vireo, "demo", guest)?;
+    vireo.step("it is unplugged");
+    let removed = json!([{"op": "remove", "path": "/spec/networks/1"},
+        {"op": "remove", "path": "/spec/domain/devices/interfaces/1"}]);
+    patch(&removed.to_string());
+    networks::is_released(vireo, "demo", guest)?;
+    vireo.ok(&format!("delete crd {} {LIMIT}", networks::CRD));
+    Ok(())
+}
+
+/// Runs a script on the node, by a Pod that has its root directory and its processes.
+fn on_kvm_node(vireo: &Vireo<'_>, script: &str) -> Result<(), HostError> {
+    let launcher = format!("{LAUNCHER}{}-native", env!("CARGO_PKG_VERSION"));
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-node"},
+        "spec": {
+            "nodeName": NODE, "hostPID": true, "hostNetwork": true, "restartPolicy": "Never",
+            "containers": [{
+                "name": "script", "image": launcher, "imagePullPolicy": "Never",
+                "command": ["/host/bin/busybox", "chroot", "/host", "/bin/busybox", "sh", "-ec", script],
+                "securityContext": {"privileged": true, "runAsUser": 0},
+                "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+            }],
+            "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+        },
+    });
+    vireo.feed("create -f -", &pod.to_string());
+    let ended = vireo.becomes("pod on-node", "has ended", |pod| {
+        ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default())
+    })?;
+    assert_eq!(ended["status"]["phase"], "Succeeded", "{}", vireo.ok("logs on-node"));
+    vireo.ok(&format!("delete pod on-node {LIMIT}"));
     Ok(())
 }
 

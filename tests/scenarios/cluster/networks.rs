@@ -1,6 +1,6 @@
 //! Networks beside that of Pods.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 use vireo_tests::installed::Login;
@@ -16,6 +16,10 @@ const PLUGIN: &str = include_str!("networks/stand-in-for-multus");
 pub(super) const CRD: &str = "network-attachment-definitions.k8s.cni.cncf.io";
 /// The node's address on the network of the manifest.
 const GATEWAY: &str = "10.77.0.1";
+/// The address of the NIC that is plugged.
+const MAC: &str = "52:54:00:00:00:07";
+/// Whether a guest has the NIC of the network `lan`, beside one.
+const HAS_LAN: &str = "[ -e /sys/class/net/eth1 ]";
 /// The interface of the launcher Pod on the network `lan`.
 const POD_INTERFACE: &str = "pod094a367b026";
 
@@ -68,6 +72,7 @@ pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     login.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
     vireo.on_node(&format!("ping -c 3 -W 5 {primary}"))?;
     is_instead_of_the_pods(vireo)?;
+    is_plugged(vireo)?;
     guest::is_shut_down_by_its_deletion(vireo, "networks", login)?;
     vireo.ok(&format!("delete crd {CRD} {LIMIT}"));
     removed(vireo)?;
@@ -99,6 +104,111 @@ fn is_instead_of_the_pods(vireo: &Vireo<'_>) -> Result<(), HostError> {
     login.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
     vireo.ok(&format!("delete vmi instead {LIMIT}"));
     vireo.gone("instead")
+}
+
+/// A NIC is plugged into a guest that runs and unplugged again, as the VM has it; the node agent is replaced meanwhile.
+fn is_plugged(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a NIC is plugged into a guest that runs");
+    vireo.feed("create -f -", &vm_with_a_nic());
+    let uid = vireo.phase("plugged", "Running")?["metadata"]["uid"].clone();
+    let mut login = Login::over(vireo.console_process("plugged")?);
+    login.log_in()?;
+    vireo.ok(&format!("patch vm plugged --type=json -p '{}'", lan_below("/spec/template/spec")));
+    let vmi = vireo.becomes("vmi plugged", "waits for the interface of its Pod", |vmi| {
+        condition(vmi, "Synchronized")["reason"] == "PodInterfaceNotFound"
+    })?;
+    assert_eq!(vmi["metadata"]["uid"], uid);
+    let pod = vireo.pod("plugged")?;
+    vireo.on_node(&plugin(vireo, &pod, "ADD"))?;
+    is_used(vireo, "plugged", &mut login)?;
+
+    vireo.step("it is unplugged, by another node agent");
+    guest::is_replaced(vireo)?;
+    let state = "/spec/template/spec/domain/devices/interfaces/1/state";
+    let absent = json!([{"op": "add", "path": state, "value": "absent"}]);
+    vireo.ok(&format!("patch vm plugged --type=json -p '{absent}'"));
+    is_released(vireo, "plugged", &mut login)?;
+    let vm = vireo.becomes("vm plugged", "forgets the NIC", |vm| {
+        let spec = &vm["spec"]["template"]["spec"];
+        let count = |list: &Value| list.as_array().map(Vec::len);
+        (count(&spec["networks"]), count(&spec["domain"]["devices"]["interfaces"])) == (Some(1), Some(1))
+    })?;
+    assert!(condition(&vm, "RestartRequired").is_null(), "{:#}", vm["status"]);
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    vireo.becomes(&format!("pod {name}"), "is on no other network", |pod| {
+        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "[]"
+    })?;
+    vireo.on_node(&plugin(vireo, &pod, "DEL"))?;
+    assert_eq!(vireo.becomes("vmi plugged", "goes on", |_| true)?["metadata"]["uid"], uid);
+    vireo.ok(&format!("delete vm plugged {LIMIT}"));
+    vireo.gone("plugged")
+}
+
+/// The network `lan`.
+pub(super) fn network() -> &'static str {
+    MANIFEST.split_once("---\n").unwrap_or_default().0
+}
+
+/// What Multus' dynamic networks controller would do on the node of a launcher Pod: runs the plugin of the network `lan` for it.
+pub(super) fn plugin(vireo: &Vireo<'_>, pod: &Value, command: &str) -> String {
+    let namespace = &vireo.namespace;
+    let config = vireo.ok(&format!("get net-attach-def lan -n {namespace} -o 'jsonpath={{.spec.config}}'"));
+    // The kubelet's cgroup drivers spell the UID with `-` and with `_`.
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().replace('-', "[-_]");
+    format!(
+        r#"for pid in $(pidof virt-launcher); do if grep -q {uid} /proc/$pid/cgroup; then launcher=$pid; fi; done
+        CNI_COMMAND={command} CNI_CONTAINERID=plugged CNI_NETNS=/proc/$launcher/ns/net CNI_IFNAME={POD_INTERFACE} \
+            CNI_PATH=/usr/lib/cni /usr/lib/cni/bridge <<'CONFIG'
+{config}
+CONFIG"#
+    )
+}
+
+/// The NIC of the network `lan`, once the guest of an instance has it: it has an address by DHCP and reaches the node.
+pub(super) fn is_used(vireo: &Vireo<'_>, name: &str, guest: &mut Login<'_>) -> Result<(), HostError> {
+    let vmi = vireo.becomes(&format!("vmi {name}"), "has the NIC", has_lan)?;
+    assert_ne!(condition(&vmi, "Synchronized")["status"], "False", "{:#}", vmi["status"]);
+    let nics = vmi["status"]["interfaces"].as_array().into_iter().flatten();
+    let nic = nics.clone().find(|nic| nic["name"] == "lan").cloned().unwrap_or_default();
+    let address = nic["ipAddress"].as_str().unwrap_or_default();
+    assert!(address.starts_with("10.77.0.") && nic["mac"] == MAC, "{nic:#}");
+    guest.run(&format!(
+        "for i in $(seq 60); do {HAS_LAN} && break; sleep 1; done; ip link set eth1 up; udhcpc -n -q -i eth1"
+    ))?;
+    is_on(guest, (&nic, "eth1", address))?;
+    guest.run(&format!("ping -c 3 -W 5 {GATEWAY}")).map(drop)
+}
+
+/// The guest of an instance has released the NIC of the network `lan`.
+pub(super) fn is_released(vireo: &Vireo<'_>, name: &str, guest: &mut Login<'_>) -> Result<(), HostError> {
+    vireo.becomes(&format!("vmi {name}"), "lost the NIC", |vmi| !has_lan(vmi))?;
+    guest.run(&format!("for i in $(seq 60); do {HAS_LAN} || break; sleep 1; done; ! {HAS_LAN}")).map(drop)
+}
+
+/// Whether the guest has a NIC on the network `lan`, by the status of its instance.
+fn has_lan(vmi: &Value) -> bool {
+    let mut nics = vmi["status"]["interfaces"].as_array().into_iter().flatten();
+    let is_in_guest = |nic: &Value| nic["infoSource"].as_str().is_some_and(|by| by.contains("domain"));
+    nics.any(|nic| nic["name"] == "lan" && is_in_guest(nic))
+}
+
+/// A NIC on the network `lan`, and the network, to be added to lists below a path.
+pub(super) fn lan_below(path: &str) -> String {
+    let nic = json!({"name": "lan", "bridge": {}, "macAddress": MAC});
+    let network = json!({"name": "lan", "multus": {"networkName": "lan"}});
+    json!([{"op": "add", "path": format!("{path}/domain/devices/interfaces/-"), "value": nic},
+        {"op": "add", "path": format!("{path}/networks/-"), "value": network}])
+    .to_string()
+}
+
+/// A VM with one NIC.
+fn vm_with_a_nic() -> String {
+    let instance = with_a_nic("plugged", "{name: default, masquerade: {}}", "{name: default, pod: {}}");
+    let spec =
+        instance.split_once("spec:\n").map(|(_, spec)| spec.replace("\n  ", "\n      ")).unwrap_or_default();
+    format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: plugged}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n    {spec}"
+    )
 }
 
 /// A guest has the addresses of its Pod by passt, which outlives the node agent that started it, and is the Pod's.
