@@ -93,7 +93,7 @@ pub(super) fn changed(vmi: &VirtualMachineInstance, annotation: &str) -> Option<
     let wanted: Vec<Value> = secondary.map(|network| requested(vmi, &network)).collect();
     let has: Vec<Value> = match annotation {
         "" => Vec::new(),
-        // What somebody else has written there stays.
+        // What another client has written there stays.
         text => serde_json::from_str(text).ok()?,
     };
     let differs = wanted.len() != has.len() || wanted.iter().any(|one| !has.contains(one));

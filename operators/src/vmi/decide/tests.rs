@@ -91,7 +91,7 @@ fn the_pod_of_an_instance_that_runs_is_on_the_networks_of_its_nics() {
     let absent = &[("blue", "absent")][..];
     assert_eq!(networks(&instance(absent, &["blue"]), Some(&with_blue)), None, "the guest has it");
     assert_eq!(networks(&instance(absent, &[]), Some(&with_blue)), Some(json!([])));
-    assert_eq!(networks(&instance(&[], &[]), Some("lan@net1")), None, "somebody else wrote it");
+    assert_eq!(networks(&instance(&[], &[]), Some("lan@net1")), None, "another client wrote it");
     let mut scheduled = instance(&[("blue", "")], &[]);
     scheduled.status.phase = "Scheduled".to_owned();
     assert_eq!(networks(&scheduled, None), None);
