@@ -49,7 +49,7 @@ fn complete(launch: &Launch, stats: HypervisorStats) -> Statistics {
         known.name.clone_from(&disk.name);
         Some(known)
     });
-    statistics.disks = named.collect();
+    statistics.disks = named.chain(stats.plugged).collect();
     let taps = launch
         .interfaces
         .iter()
@@ -79,10 +79,13 @@ mod tests {
             pid,
             vcpus: vec![(0, pid), (1, -1)],
             disks: vec![(1, busy(5)), (9, busy(6))],
+            plugged: vec![DiskStatistics { name: "data".to_owned(), ..busy(7) }],
             balloon: None,
         };
         let statistics = complete(&launch, stats);
-        assert_eq!(statistics.disks, [DiskStatistics { name: "second".to_owned(), ..busy(5) }]);
+        let known = [("second", 5), ("data", 7)];
+        let known = known.map(|(name, requests)| DiskStatistics { name: name.to_owned(), ..busy(requests) });
+        assert_eq!(statistics.disks, known);
         assert_eq!(statistics.domain_bytes, launch.memory_bytes);
         assert!(statistics.resident_bytes.is_some_and(|bytes| bytes > 0));
         let times: Vec<_> = statistics.vcpus.iter().map(|vcpu| vcpu.nanoseconds.is_some()).collect();

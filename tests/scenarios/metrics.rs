@@ -29,7 +29,7 @@ const WORK: &str = "udhcpc -i eth0 -n -q -f && dd if=/dev/zero of=/dev/vda bs=64
     dd if=/dev/vda of=/dev/null bs=64k count=64 && ping -c 3 -w 10 10.0.2.1 && dd if=/dev/zero bs=1M count=32 | md5sum";
 const MIB: f64 = 1_048_576.0;
 
-struct Scrape(Vec<Sample>);
+pub(crate) struct Scrape(Vec<Sample>);
 
 impl Scrape {
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
@@ -43,13 +43,13 @@ impl Scrape {
     }
 
     #[track_caller]
-    fn known(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pub(crate) fn known(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let names = || self.0.iter().map(|sample| sample.name.as_str()).collect::<Vec<_>>();
         self.value(name, labels).unwrap_or_else(|| panic!("no {name} {labels:?} among {:?}", names()))
     }
 }
 
-fn scrape(standalone: &Standalone<'_>) -> Result<Scrape, HostError> {
+pub(crate) fn scrape(standalone: &Standalone<'_>) -> Result<Scrape, HostError> {
     let text = standalone.kubectl("get --raw /metrics", None)?.ok();
     Ok(Scrape(parse(&text).unwrap_or_else(|error| panic!("{error}"))))
 }

@@ -104,8 +104,9 @@ async fn start_vm(
         dumping: None,
         servers,
     };
-    let devices =
-        hotplug::Devices::new(&launch, (slots, media), end.events.clone(), stalling, growths.clone(), links);
+    let plugged = stats::PluggedCounters::default();
+    let followed = hotplug::Followed { stalling, growing: growths.clone(), counters: plugged.clone() };
+    let devices = hotplug::Devices::new(&launch, (slots, media), end.events.clone(), followed, links);
     let starter = pinning.clone();
     let pin = move |kind| {
         if let Some(pinning) = &pinning {
@@ -131,7 +132,7 @@ async fn start_vm(
     tokio::spawn(devices.run(end.hotplugs, released, controls.clone()));
     tokio::spawn(command_loop.run(end.commands, failures, end.dumps));
     tokio::spawn(serial_input::forward(port.input, controls));
-    tokio::spawn(stats::serve(end.stats_requests, counters, balloon));
+    tokio::spawn(stats::serve(end.stats_requests, (counters, plugged), balloon));
     Ok(owner)
 }
 

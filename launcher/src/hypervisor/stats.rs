@@ -13,6 +13,8 @@ pub struct HypervisorStats {
     pub vcpus: Vec<(u32, i32)>,
     /// Of disks, by their index in the launch message; without names.
     pub disks: Vec<(usize, DiskStatistics)>,
+    /// Of volumes that were attached while the VM runs, with their names.
+    pub plugged: Vec<DiskStatistics>,
     /// What the balloon knows.
     pub balloon: Option<BalloonStatistics>,
 }

@@ -25,6 +25,7 @@ use super::command_loop::Links;
 use super::disk_growth::{self, GrowingDisks};
 use super::media::Media;
 use super::stall::StallingDisks;
+use super::stats::{self, PluggedCounters};
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::{DiskFiles, NicFiles};
 use crate::hypervisor::Event;
@@ -49,14 +50,20 @@ pub(super) struct Devices {
     slots: Hotplug,
     media: Media,
     events: mpsc::UnboundedSender<Event>,
-    stalling: StallingDisks,
-    growing: GrowingDisks,
+    followed: Followed,
     attached: Vec<Volume>,
     /// Of all NICs.
     links: Links,
     /// The names of attached NICs and their slots.
     nics: Vec<(String, u8)>,
     waiting: Option<Waiting>,
+}
+
+/// What is known of all disks of a VM, to which those of attached volumes belong.
+pub(super) struct Followed {
+    pub(super) stalling: StallingDisks,
+    pub(super) growing: GrowingDisks,
+    pub(super) counters: PluggedCounters,
 }
 
 struct Volume {
@@ -79,13 +86,12 @@ impl Devices {
         launch: &Arc<Launch>,
         (slots, media): (Hotplug, Media),
         events: mpsc::UnboundedSender<Event>,
-        stalling: StallingDisks,
-        growing: GrowingDisks,
+        followed: Followed,
         links: Links,
     ) -> Self {
         let launch = launch.clone();
         let (attached, nics) = (Vec::new(), Vec::new());
-        Self { launch, slots, media, events, stalling, growing, attached, links, nics, waiting: None }
+        Self { launch, slots, media, events, followed, attached, links, nics, waiting: None }
     }
 
     /// Executes requests until the VM thread has ended.
@@ -203,15 +209,16 @@ impl Devices {
             return Err(rejected(Code::Unsupported, detail.to_owned()));
         }
         let device = plan::attached_disk(&self.launch, disk, files)?;
-        let growth = device.growth().clone();
-        let stall = self.stalling.add(disk.name.clone(), device.stall());
+        let (growth, counters) = (device.growth().clone(), device.counters().clone());
+        let stall = self.followed.stalling.add(disk.name.clone(), device.stall());
         let slots = self.slots.clone();
         // The image is read.
         let slot = spawn_blocking(move || slots.attach(device)).await;
         let slot = slot.map_err(|_| fault(Code::Internal, "attaching the volume broke off"));
         let slot = slot.and_then(|slot| slot.map_err(|error| rejected(code(&error), chain(&error))));
-        let slot = slot.inspect_err(|_| self.stalling.remove(stall))?;
-        disk_growth::lock(&self.growing).push(growth.clone());
+        let slot = slot.inspect_err(|_| self.followed.stalling.remove(stall))?;
+        disk_growth::lock(&self.followed.growing).push(growth.clone());
+        stats::lock(&self.followed.counters).push((disk.name.clone(), counters));
         let known: Vec<&str> = self.attached.iter().map(|volume| volume.status.target.as_str()).collect();
         let target = FixedDisks::of(&self.launch).target(disk, &known);
         self.attached.push(Volume { status: plugged_volume(disk, target), slot, stall, growth });
@@ -228,8 +235,9 @@ impl Devices {
         }
         if let Some(at) = self.attached.iter().position(|volume| volume.slot == slot) {
             let volume = self.attached.remove(at);
-            disk_growth::lock(&self.growing).retain(|growth| !Arc::ptr_eq(growth, &volume.growth));
-            self.stalling.remove(volume.stall);
+            disk_growth::lock(&self.followed.growing).retain(|growth| !Arc::ptr_eq(growth, &volume.growth));
+            stats::lock(&self.followed.counters).retain(|(name, _)| *name != volume.status.name);
+            self.followed.stalling.remove(volume.stall);
             info!(volume = volume.status.name, slot, "detached");
             self.publish();
         }
@@ -298,9 +306,9 @@ mod tests {
         let (events, receiver) = mpsc::unbounded_channel();
         let launch = Arc::new(Launch { hotplug, ..sample::kernel_boot() });
         let (_, stalling, _) = stall::listen([]);
+        let followed = Followed { stalling, growing: Arc::default(), counters: Arc::default() };
         let links = Links::default();
-        let devices =
-            Devices::new(&launch, (slots().0, Media::default()), events, stalling, Arc::default(), links);
+        let devices = Devices::new(&launch, (slots().0, Media::default()), events, followed, links);
         (devices, receiver)
     }
 
@@ -331,7 +339,8 @@ mod tests {
             let (mut devices, mut events) = devices(hotplug);
             let fault = answer_to(&mut devices, attach(bus, serial)).await.expect("a fault");
             assert_eq!(fault.code(), code, "{fault:?}");
-            assert!(devices.attached.is_empty() && disk_growth::lock(&devices.growing).is_empty());
+            assert!(devices.attached.is_empty() && disk_growth::lock(&devices.followed.growing).is_empty());
+            assert!(stats::lock(&devices.followed.counters).is_empty());
             assert!(events.try_recv().is_err());
             let detach = HotplugAction::Volume(VolumeAction::Detach("data".to_owned()));
             assert_eq!(answer_to(&mut devices, detach).await, None, "it is out already");

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use procfs::process::{Process, Task};
@@ -11,10 +11,18 @@ use crate::hypervisor::{HypervisorStats, StatsRequests};
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_POLLS: u32 = 10;
 
+/// The counters of volumes that are attached, with their names.
+pub(super) type PluggedCounters = Arc<Mutex<Vec<(String, Arc<DiskCounters>)>>>;
+
+/// Locks them.
+pub(super) fn lock(counters: &PluggedCounters) -> MutexGuard<'_, Vec<(String, Arc<DiskCounters>)>> {
+    counters.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Answers requests for the statistics of a VM with so much memory.
 pub(super) async fn serve(
     mut stats_requests: StatsRequests,
-    counters: Vec<Arc<DiskCounters>>,
+    (counters, plugged): (Vec<Arc<DiskCounters>>, PluggedCounters),
     (memory_bytes, balloon): (u64, Option<Balloon>),
 ) {
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
@@ -24,8 +32,13 @@ pub(super) async fn serve(
             Some(balloon) => Some(statistics_of(balloon, memory_bytes).await),
             None => None,
         };
+        let named = |(name, counters): &(String, Arc<DiskCounters>)| DiskStatistics {
+            name: name.clone(),
+            ..disk(counters)
+        };
+        let plugged = lock(&plugged).iter().map(named).collect();
         // The requester may have stopped waiting.
-        let _ = reply.send(HypervisorStats { pid, vcpus: vcpus_of_this_process(), disks, balloon });
+        let _ = reply.send(HypervisorStats { pid, vcpus: vcpus_of_this_process(), disks, plugged, balloon });
     }
 }
 

@@ -319,7 +319,7 @@ impl QemuVm {
         }
         let Some(pid) = self.process.id() else { return };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.stats_query = Some(StatsQuery::new(reading, pid, now));
+        self.stats_query = Some(StatsQuery::new(reading, pid, now, self.hotplug.devices()));
         self.writer.write_line(&stats::queries()).await;
     }
 

@@ -90,7 +90,7 @@ impl Vm {
             b'o' => drop(self.hotplug.overdue(self.now + Duration::from_secs(60))),
             b's' => self.soft_reboot.begin(self.now),
             b'c' => drop(self.soft_reboot.cancel()),
-            b'q' => self.stats = Some(StatsQuery::new(oneshot::channel().0, 1, 0)),
+            b'q' => self.stats = Some(StatsQuery::new(oneshot::channel().0, 1, 0, self.hotplug.devices())),
             b'k' => self.exit.killed = true,
             _ => {}
         }

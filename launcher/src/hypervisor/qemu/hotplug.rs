@@ -159,6 +159,12 @@ impl Hotplug {
             .then(|| self.volumes.iter().map(|volume| volume.status.clone()).collect())
     }
 
+    /// The devices of the attached volumes, and their names. Media are in devices that are there from the start.
+    pub(super) fn devices(&self) -> Vec<(String, String)> {
+        let own = self.volumes.iter().filter(|volume| volume.drive.is_none());
+        own.map(|volume| (qmp_commands::device(volume.number), volume.status.name.clone())).collect()
+    }
+
     /// Begins to attach or detach a volume.
     pub(super) fn begin(
         &mut self,

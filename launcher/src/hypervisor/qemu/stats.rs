@@ -35,6 +35,8 @@ pub(super) struct StatsQuery {
     stats: HypervisorStats,
     /// In seconds since 1970: older values of the guest are stale.
     since: u64,
+    /// The devices of the attached volumes, and their names.
+    plugged: Vec<(String, String)>,
     polls: u32,
 }
 
@@ -82,10 +84,10 @@ pub(super) fn is_stats_query(id: &str) -> bool {
 }
 
 impl StatsQuery {
-    /// Started by a request, for this process, at this second.
-    pub(super) fn new(reading: StatsReply, pid: i32, now: u64) -> Self {
+    /// Started by a request, for this process, at this second. `plugged` are the devices of the attached volumes, and their names.
+    pub(super) fn new(reading: StatsReply, pid: i32, now: u64, plugged: Vec<(String, String)>) -> Self {
         let stats = HypervisorStats { pid, ..HypervisorStats::default() };
-        Self { replies: vec![reading], stats, since: now, polls: 0 }
+        Self { replies: vec![reading], stats, since: now, plugged, polls: 0 }
     }
 
     /// Another request joins the query.
@@ -97,7 +99,7 @@ impl StatsQuery {
     /// Takes an answer, or that there is none.
     pub(super) fn record(&mut self, id: &str, answer: Option<&Value>) -> Next {
         match (id, answer) {
-            (DISKS, Some(answer)) => self.stats.disks = disks(answer),
+            (DISKS, Some(answer)) => self.record_disks(answer),
             (CPUS, Some(answer)) => self.stats.vcpus = vcpus(answer),
             (SIZE, Some(answer)) => {
                 let actual_bytes = number(answer, "/actual");
@@ -108,6 +110,16 @@ impl StatsQuery {
             _ => {}
         }
         Next::Wait
+    }
+
+    fn record_disks(&mut self, answer: &Value) {
+        for (device, statistics) in answer.as_array().into_iter().flatten().filter_map(disk) {
+            if let Some(index) = disk_index(device) {
+                self.stats.disks.push((index, statistics));
+            } else if let Some((_, name)) = self.plugged.iter().find(|(id, _)| id == device) {
+                self.stats.plugged.push(DiskStatistics { name: name.clone(), ..statistics });
+            }
+        }
     }
 
     fn record_guest(&mut self, answer: &Value) -> Next {
@@ -151,34 +163,29 @@ fn vcpus(answer: &Value) -> Vec<(u32, i32)> {
     answer.as_array().into_iter().flatten().filter_map(one).collect()
 }
 
-fn disks(answer: &Value) -> Vec<(usize, DiskStatistics)> {
-    let one = |device: &Value| {
-        let disk_index = disk_index(device.pointer("/qdev")?.as_str()?)?;
-        let stats = device.pointer("/stats")?;
-        let of = |operations: &str, bytes: &str, time: &str| {
-            let value = |name: &str| stats.get(name).and_then(Value::as_u64);
-            let bytes = if bytes.is_empty() { Some(0) } else { value(bytes) };
-            Some(OperationStatistics {
-                requests: value(operations)?,
-                bytes: bytes?,
-                nanoseconds: value(time)?,
-            })
-        };
-        let statistics = DiskStatistics {
-            name: String::new(),
-            reads: of("rd_operations", "rd_bytes", "rd_total_time_ns"),
-            writes: of("wr_operations", "wr_bytes", "wr_total_time_ns"),
-            flushes: of("flush_operations", "", "flush_total_time_ns"),
-        };
-        Some((disk_index, statistics))
+/// A device of ours and its statistics, without a name.
+fn disk(device: &Value) -> Option<(&str, DiskStatistics)> {
+    // The id, or a path with it.
+    let qdev = device.pointer("/qdev")?.as_str()?;
+    let id = qdev.split('/').find(|part| part.starts_with("device-"))?;
+    let stats = device.pointer("/stats")?;
+    let of = |operations: &str, bytes: &str, time: &str| {
+        let value = |name: &str| stats.get(name).and_then(Value::as_u64);
+        let bytes = if bytes.is_empty() { Some(0) } else { value(bytes) };
+        Some(OperationStatistics { requests: value(operations)?, bytes: bytes?, nanoseconds: value(time)? })
     };
-    answer.as_array().into_iter().flatten().filter_map(one).collect()
+    let statistics = DiskStatistics {
+        name: String::new(),
+        reads: of("rd_operations", "rd_bytes", "rd_total_time_ns"),
+        writes: of("wr_operations", "wr_bytes", "wr_total_time_ns"),
+        flushes: of("flush_operations", "", "flush_total_time_ns"),
+    };
+    Some((id, statistics))
 }
 
-/// Which disk of the launch message: from `device-disk3` as the id or inside of a path.
-fn disk_index(qdev: &str) -> Option<usize> {
-    let (_, rest) = qdev.split_once("device-disk")?;
-    rest.split('/').next()?.parse().ok()
+/// Which disk of the launch message a device is.
+fn disk_index(device: &str) -> Option<usize> {
+    device.strip_prefix("device-disk")?.parse().ok()
 }
 
 #[cfg(test)]
@@ -189,7 +196,8 @@ mod tests {
 
     fn query() -> (StatsQuery, oneshot::Receiver<HypervisorStats>) {
         let (reading, stats) = oneshot::channel();
-        (StatsQuery::new(reading, 7, 1000), stats)
+        let plugged = vec![("device-plugged1".to_owned(), "data".to_owned())];
+        (StatsQuery::new(reading, 7, 1000, plugged), stats)
     }
 
     #[test]
@@ -210,6 +218,9 @@ mod tests {
                 "rd_operations": 1, "rd_bytes": 2, "rd_total_time_ns": 3, "wr_operations": 4, "wr_bytes": 5,
                 "wr_total_time_ns": 6, "flush_operations": 7, "flush_total_time_ns": 8 } },
             { "qdev": "device-disk0", "stats": { "rd_operations": 1 } },
+            { "qdev": "/machine/peripheral/device-plugged1/virtio-backend", "stats": {
+                "flush_operations": 9, "flush_total_time_ns": 10 } },
+            { "qdev": "device-plugged10", "stats": {} },
             { "device": "pflash0", "stats": {} },
         ]);
         let cpus = json!([{ "cpu-index": 0, "thread-id": 70 }, { "cpu-index": 1, "thread-id": 71 }, {}]);
@@ -237,6 +248,11 @@ mod tests {
             pid: 7,
             vcpus: vec![(0, 70), (1, 71)],
             disks: vec![(1, busy), (0, DiskStatistics::default())],
+            plugged: vec![DiskStatistics {
+                name: "data".to_owned(),
+                flushes: of(9, 0, 10),
+                ..DiskStatistics::default()
+            }],
             balloon: Some(balloon),
         };
         assert_eq!(stats.try_recv(), Ok(expected));
