@@ -91,14 +91,14 @@ fn set_marks(instance: &mut Value, keep: impl Fn(&str) -> bool, added: Option<&s
 }
 
 /// Whether something of the template gets into a running instance with its restart alone: the medium of a CD-ROM drive that the
-/// instance lacks, or that a NIC is gone.
+/// instance lacks, or that a NIC is another one or gone.
 pub(super) fn needs_restart(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
 ) -> bool {
     alive(instance).is_some_and(|instance| {
         missing(template, instance).any(|volume| lacks_drive(volume, template, instance))
-            || super::nics::is_dropped(template, instance)
+            || super::nics::needs_restart(template, instance)
     })
 }
 

@@ -81,11 +81,25 @@ fn is_on_secondary(spec: &VirtualMachineInstanceSpec, nic: &str) -> bool {
     multus.and_then(NetworkAttachment::read).is_some_and(|attachment| !attachment.is_default())
 }
 
-/// Whether an instance has a NIC on a secondary network that its template no longer has.
-pub(super) fn is_dropped(template: &VirtualMachineInstanceSpec, instance: &VirtualMachineInstance) -> bool {
+/// Whether an instance has a NIC on a secondary network that its template no longer has, or has otherwise: another MAC address, say.
+pub(super) fn needs_restart(
+    template: &VirtualMachineInstanceSpec,
+    instance: &VirtualMachineInstance,
+) -> bool {
     let nics = instance.spec.domain.devices.interfaces.iter();
-    let mut secondary = nics.filter(|nic| is_on_secondary(&instance.spec, &nic.name));
-    secondary.any(|nic| !nic.is_absent() && find(template, &nic.name).is_none())
+    let mut secondary = nics.filter(|nic| !nic.is_absent() && is_on_secondary(&instance.spec, &nic.name));
+    secondary.any(|nic| {
+        find(template, &nic.name).is_none_or(|wanted| {
+            !wanted.is_absent() && placed(wanted, template) != placed(nic, &instance.spec)
+        })
+    })
+}
+
+/// What of a NIC and its network does not change while it is in a guest.
+fn placed(nic: &Interface, spec: &VirtualMachineInstanceSpec) -> (Interface, Option<Network>) {
+    let model = if nic.model.is_empty() { "virtio" } else { &nic.model };
+    let fixed = Interface { state: String::new(), model: model.to_owned(), ..nic.clone() };
+    (fixed, network(spec, &nic.name).cloned())
 }
 
 /// Removes the NICs that came to a template since the start, or left it, from both: an instance gets and loses them while it runs.

@@ -102,6 +102,25 @@ fn a_nic_that_leaves_the_template_at_once_stays_until_the_restart() {
 }
 
 #[test]
+fn a_plugged_nic_that_changes_does_so_with_the_next_start() {
+    for (change, value) in [
+        ("/domain/devices/interfaces/1/macAddress", json!("02:00:00:00:00:07")),
+        ("/networks/1/multus/networkName", json!("other")),
+    ] {
+        let mut world = running(&[]);
+        world.template(with(&[("lan", "")]));
+        world.guest_has(&["pods", "lan"]);
+        let mut spec = with(&[("lan", "")]);
+        let (parent, field) = change.rsplit_once('/').unwrap();
+        spec.pointer_mut(parent).unwrap()[field] = value;
+        world.template(spec);
+        assert_eq!(world.nics(), all(&["lan"], &["lan"], true), "{change}");
+        world.template(with(&[("lan", "")]));
+        assert_eq!(world.nics(), all(&["lan"], &["lan"], false), "{change}");
+    }
+}
+
+#[test]
 fn other_nics_come_with_the_next_start() {
     for (change, value) in [
         ("/domain/devices/interfaces/1/model", json!("e1000")),
