@@ -22,6 +22,7 @@ mod observe;
 mod prober;
 mod projected;
 mod publish;
+mod reattach;
 mod reconciler;
 mod record;
 pub mod status;

@@ -9,6 +9,7 @@ use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
 use crate::scenarios::media::{DRIVE, change_media};
+use crate::scenarios::metrics::scrape;
 use crate::scenarios::node::manifest;
 use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
@@ -93,6 +94,7 @@ fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     guest.run(&format!("for disk in $(cat /tmp/scsi) /dev/vdb; do echo {WORDS} >$disk; done; sync"), SOON)?;
     guest.run("grep -x fast /sys/block/vdb/serial", SOON)?;
     standalone.runs_on("web", hypervisor)?;
+    are_counted(&standalone, &["data", "fast"])?;
 
     guest.send("reboot -f")?;
     let second = guest.ready()?;
@@ -110,9 +112,24 @@ fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     is_ready(&standalone, "fast", "vdb")?;
     sees(&mut guest, "vdb", true)?;
     assert_eq!(guest.run("head -n1 /dev/vdb", SOON)?.trim(), WORDS);
+    is_given_back(&standalone, &mut guest)?;
     standalone.virtctl("removevolume web --volume-name=fast")?.ok();
     sees(&mut guest, "vdb", false)?;
     none_is_left(&standalone)
+}
+
+/// The guest releases a disk by itself whenever it has it: it gets it again, but not as often as that.
+fn is_given_back(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let find = "address=$(basename $(readlink -f /sys/block/vdb/device/..))";
+    let slot = "slot=$(dirname $(grep -lx ${address%.*} /sys/bus/pci/slots/*/address))";
+    eventually("the guest has to wait for a disk", BOOT, || {
+        sees(guest, "vdb", true)?;
+        guest.run(&format!("{find}; {slot}; echo 0 >$slot/power; ! [ -e /sys/block/vdb ]"), SOON)?;
+        let events = standalone.kubectl("get events", None)?.ok();
+        Ok(events.contains("the guest releases fast by itself"))
+    })?;
+    sees(guest, "vdb", true)?;
+    is_ready(standalone, "fast", "vdb")
 }
 
 /// The guest has drivers of SCSI disks and both disks; `/tmp/scsi` has the name of one. Which name that has depends on the order in
@@ -123,6 +140,16 @@ fn has_disks(guest: &mut Guest<'_>) -> Result<(), HostError> {
     sees(guest, "vdb", true)?;
     let find = "scsi=/dev/$(grep -l D4TA /sys/block/sd*/device/vpd_pg80 | cut -d/ -f4)";
     guest.run(&format!("{find}; echo $scsi >/tmp/scsi; [ -b $scsi ]"), SOON).map(drop)
+}
+
+/// What was written to these disks is among the metrics.
+fn are_counted(standalone: &Standalone<'_>, drives: &[&str]) -> Result<(), HostError> {
+    let used = scrape(standalone)?;
+    for drive in drives {
+        let written = used.known("kubevirt_vmi_storage_write_traffic_bytes_total", &[("drive", drive)]);
+        assert!(written > 0.0, "{drive}");
+    }
+    Ok(())
 }
 
 /// Tries something; the volumes stay as they are.
@@ -180,8 +207,8 @@ fn none_is_left(standalone: &Standalone<'_>) -> Result<(), HostError> {
 fn sees(guest: &mut Guest<'_>, disk: &str, there: bool) -> Result<(), HostError> {
     let not = if there { "" } else { "! " };
     let line =
-        format!("for i in $(seq 100); do [ {not}-e /sys/block/{disk} ] && exit 0; sleep 0.1; done; exit 1");
-    guest.run(&line, SOON).map(drop)
+        format!("for i in $(seq 600); do [ {not}-e /sys/block/{disk} ] && exit 0; sleep 0.1; done; exit 1");
+    guest.run(&line, SOON * 3).map(drop)
 }
 
 fn on_scsi(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
@@ -190,6 +217,7 @@ fn on_scsi(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), Hos
         guest.run("tail -c 4 /sys/block/sdb/device/vpd_pg80; echo; cat /sys/block/sdb/size", SOON)?;
     assert_eq!(serial.split_whitespace().collect::<Vec<_>>(), ["D4TA", "2048"]);
     guest.run(&format!("echo {WORDS} >/dev/sdb; sync"), SOON)?;
+    are_counted(standalone, &["data"])?;
     let expand = r#"'{"spec":{"resources":{"requests":{"storage":"2Mi"}}}}'"#;
     standalone.kubectl(&format!("patch pvc data -p {expand}"), None)?.ok();
     // Linux looks at the size of a SCSI disk when a program has it do so.

@@ -1,5 +1,6 @@
 //! What changes while a guest runs: volumes and NICs are hotplugged and unplugged, links of NICs are switched, memory is dumped.
 
+use tokio::time::Instant;
 use tracing::warn;
 use vireo_api::spec::{self, Disk, Vm};
 use vireo_proto::files;
@@ -109,7 +110,7 @@ impl VmiReconciler {
     }
 
     async fn hotplug_volumes(
-        &self,
+        &mut self,
         vm: &Vm,
         plugged: &[PluggedVolume],
         interrupt: &mut Interrupt<'_>,
@@ -118,6 +119,7 @@ impl VmiReconciler {
         for change in volumes::changes(vm, plugged, &self.volume_places()) {
             let done = match change {
                 Change::Detach(name) => {
+                    self.reattach.forget(volumes::HOTPLUG_FAILED, &name);
                     let Some(done) = interrupt.or(self.link()?.detach(name)).await else { return first };
                     done.map_err(sync_error(volumes::HOTPLUG_FAILED))
                 }
@@ -141,7 +143,10 @@ impl VmiReconciler {
         interrupt.or(launcher::pod::await_attachment(pod, pods)).await.is_some()
     }
 
-    async fn hotplug(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {
+    async fn hotplug(&mut self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {
+        let failed = volumes::HOTPLUG_FAILED;
+        let name = disk.name().to_owned();
+        self.reattach.check(failed, &name, Instant::now())?;
         let (places, record) = (self.places(vm)?, self.known()?);
         let prepare = storage::prepare_disk(vm, disk, &places, &self.node.jobs);
         let source = cancel_if(interrupt.desired, |desired| desired.removes(&record), prepare).await;
@@ -162,9 +167,10 @@ impl VmiReconciler {
             }?;
             files::pass(&socket, &files)
         };
-        let failed = volumes::HOTPLUG_FAILED;
         run_blocking(failed, move || pass().map_err(sync_error(failed))).await?;
         let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
-        done.map_err(sync_error(volumes::HOTPLUG_FAILED))
+        done.map_err(sync_error(failed))?;
+        self.reattach.attached(failed, &name, Instant::now());
+        Ok(())
     }
 }

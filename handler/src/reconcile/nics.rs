@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tokio::time::Instant;
 use vireo_api::spec::{Binding, Vm};
 use vireo_proto::files;
 use vireo_proto::launcher::State;
@@ -66,6 +67,7 @@ impl VmiReconciler {
         match change {
             Change::Attach(name) => self.attach_nic(vm, &name, interrupt).await,
             Change::Detach(name) => {
+                self.reattach.forget(NIC_FAILED, &name);
                 let Some(done) = interrupt.or(self.link()?.detach_interface(name.clone())).await else {
                     return Ok(());
                 };
@@ -80,6 +82,7 @@ impl VmiReconciler {
         // A Pod that changes from here on triggers another reconcile.
         self.pods.mark_unchanged();
         let Some(bridge) = Bridge::of(vm, name) else { return Ok(()) };
+        self.reattach.check(NIC_FAILED, name, Instant::now())?;
         let namespace = self.namespace_of_pod()?;
         let before = self.take_over(name, &bridge, namespace.clone()).await?;
         let (within, bridges) = (namespace.clone(), vec![(bridge, before)]);
@@ -98,7 +101,9 @@ impl VmiReconciler {
         };
         run_blocking(NIC_FAILED, move || pass().map_err(sync_error(NIC_FAILED))).await?;
         let Some(done) = interrupt.or(self.link()?.attach_interface(interface)).await else { return Ok(()) };
-        done.map_err(sync_error(NIC_FAILED))
+        done.map_err(sync_error(NIC_FAILED))?;
+        self.reattach.attached(NIC_FAILED, name, Instant::now());
+        Ok(())
     }
 
     /// What the guest takes over of the Pod for a NIC, which is on disk before the interface changes.

@@ -22,6 +22,7 @@ use super::nics;
 use super::observe::observe_launcher;
 use super::prober::Prober;
 use super::projected;
+use super::reattach::Reattach;
 use super::record::Record;
 use super::status::SyncError;
 use super::volumes;
@@ -65,6 +66,7 @@ pub(super) struct VmiReconciler {
     /// Writes the metrics that the guest reads, where it does.
     pub(super) metrics_writer: Option<MetricsWriter>,
     pub(super) backoff: Backoff,
+    pub(super) reattach: Reattach,
     /// The object that does not exist and has files of a volume.
     pub(super) awaited_object: Option<AbsentObject>,
     /// Its empty disks count as promised.
@@ -106,6 +108,7 @@ impl VmiReconciler {
             awaited_object: None,
             has_promised_disks: false,
             backoff: Backoff::default(),
+            reattach: Reattach::default(),
         }
     }
 
