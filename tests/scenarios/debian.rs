@@ -83,6 +83,7 @@ spec:
       interfaces:
       - name: default
         macAddress: "{MAC}"
+        tag: uplink
         masquerade: {{}}
   networks:
   - name: default
@@ -174,6 +175,7 @@ fn a_debian(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let guest = Shell::new(host, address, "key");
     guest.ready()?;
     cloud_init_did_all(&guest, Firmware::Efi)?;
+    finds_its_nic_by_tag(&guest)?;
     console.write(b"\r")?;
     // Its name is what the prompt begins with.
     console.wait_for("analyst login: ", BOOT)?;
@@ -219,6 +221,16 @@ pub(crate) fn cloud_init_did_all(guest: &Shell<'_>, firmware: Firmware) -> Resul
         assert!(address.ends_with("\n1404"), "{address}");
         guest.run("test -d /sys/firmware/efi/efivars")?;
     }
+    Ok(())
+}
+
+/// The config drive has the NIC's address by its tag.
+fn finds_its_nic_by_tag(guest: &Shell<'_>) -> Result<(), HostError> {
+    let read = "sudo mount -o ro LABEL=config-2 /mnt && cat /mnt/openstack/latest/meta_data.json && sudo umount /mnt";
+    let meta = guest.run(read)?;
+    let meta: Value = serde_json::from_str(&meta).unwrap_or_else(|error| panic!("{error}: {meta}"));
+    let nic = serde_json::json!({"type": "nic", "bus": "pci", "mac": MAC, "tags": ["uplink"]});
+    assert_eq!(meta["devices"], serde_json::json!([nic]), "{meta:#}");
     Ok(())
 }
 

@@ -398,7 +398,7 @@ fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPo
 }
 
 fn refused(disk: &v1::Disk, at: &Field, found: &mut Findings) {
-    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
+    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives have no tags of disks");
     found.refuse_if(
         disk.changed_block_tracking == Some(true),
         &at.at("changedBlockTracking"),

@@ -26,6 +26,7 @@ pub struct Interface {
     binding: Binding,
     dhcp: Dhcp,
     link_up: bool,
+    tag: String,
 }
 
 /// DHCP options of the guest beside its address.
@@ -89,6 +90,11 @@ impl Interface {
     /// Its slot on the PCI bus, where the manifest decides.
     pub fn pci_slot(&self) -> Option<PciSlot> {
         self.pci_slot
+    }
+
+    /// By which the guest knows it in a config drive; empty without one.
+    pub fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// By which the guest names it; from 1, unique in the VM.
@@ -177,7 +183,8 @@ fn joined(
         let boot_order = boot_order(interface.boot_order, &field.at("bootOrder"), taken, found);
         let dhcp = interface.dhcp_options.as_ref();
         let dhcp = dhcp.map(|dhcp| self::dhcp(dhcp, &field.at("dhcpOptions"), found)).unwrap_or_default();
-        properties(interface, &field, found);
+        state(&interface.state, &field.at("state"), found);
+        tag(interface, kind, &field.at("tag"), found);
         let pci_slot = super::disk::pci_slot(&interface.pci_address, &field.at("pciAddress"), found);
         let acpi_index = acpi_index(interface.acpi_index, &indices, &field.at("acpiIndex"), found);
         indices.extend(acpi_index);
@@ -232,6 +239,7 @@ fn joined(
         let name = interface.name.clone();
         let network = source.clone();
         let link_up = interface.state != "down";
+        let tag = interface.tag.clone();
         read.push(Interface {
             name,
             field,
@@ -244,6 +252,7 @@ fn joined(
             binding,
             dhcp,
             link_up,
+            tag,
         });
     }
     read
@@ -358,12 +367,23 @@ fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
     read
 }
 
-fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
-    found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
-    match interface.state.as_str() {
+fn state(state: &str, at: &Field, found: &mut Findings) {
+    match state {
         "" | "up" | "down" | v1::Interface::ABSENT => {}
-        other => found.unsupported_value(&at.at("state"), other, &["down", "up", v1::Interface::ABSENT]),
+        other => found.unsupported_value(at, other, &["down", "up", v1::Interface::ABSENT]),
     }
+}
+
+/// A config drive names NICs by their addresses, and is made before the interface of the Pod that a bridge has its own from is known.
+fn tag(interface: &v1::Interface, kind: Option<BindingKind>, at: &Field, found: &mut Findings) {
+    let why = match kind {
+        Some(BindingKind::Bridge) if interface.mac_address.is_empty() => {
+            "the config drive has no tag of a bridge without macAddress: write one"
+        }
+        Some(BindingKind::Sriov) => "config drives have no tags of virtual functions",
+        _ => return,
+    };
+    found.notice_if(!interface.tag.is_empty(), at, why);
 }
 
 /// Whether a NIC can be unplugged: KubeVirt does so on bridges to secondary networks alone.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use vireo_api::spec::{
     Binding, BootSource, Bytes, CloudInitData, DeviceSource, Disk, DownwardContent, Forwards, GuestNetworks,
-    HostDiskCreate, HypervisorChoice, LauncherOverhead, NetworkSource, ObjectKind, ObjectSource,
+    HostDiskCreate, HypervisorChoice, Interface, LauncherOverhead, NetworkSource, ObjectKind, ObjectSource,
     ProbeQuestion, ProjectedSource, Protocol, Runner, VolumeSource,
 };
 use vireo_vmconfig::{
@@ -253,8 +253,8 @@ fn a_nic_on_a_bridge_takes_over_an_interface_of_its_pod() {
         "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "lan"}},
             {"name": "red", "multus": {"networkName": "shop/lan"}}],
         "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}},
-            {"name": "blue", "bridge": {}, "macAddress": "52:54:00:00:00:07"},
-            {"name": "red", "bridge": {}, "ports": [{"port": 80}]}]}},
+            {"name": "blue", "bridge": {}, "macAddress": "52:54:00:00:00:07", "tag": "lan"},
+            {"name": "red", "bridge": {}, "tag": "shop", "ports": [{"port": 80}]}]}},
     }))
     .unwrap();
     let [pods, blue, red] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
@@ -264,8 +264,10 @@ fn a_nic_on_a_bridge_takes_over_an_interface_of_its_pod() {
     assert_eq!((red.pod_interface(), red.mac()), ("podb1f51a511f1".to_owned(), None));
     let NetworkSource::Multus(lan) = red.network() else { panic!("{red:?}") };
     assert_eq!((lan.namespace(), lan.name(), lan.is_default()), (Some("shop"), "lan", false));
+    assert_eq!([pods, blue, red].map(Interface::tag), ["", "lan", "shop"]);
     let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
-    assert_eq!(fields, ["spec.domain.devices.interfaces[2].ports"]);
+    let at = "spec.domain.devices.interfaces[2]";
+    assert_eq!(fields, [format!("{at}.tag"), format!("{at}.ports")], "its MAC address is not known");
 
     let vm = with_spec(json!({
         "networks": [{"name": "default", "multus": {"networkName": "lan", "default": true}}],
@@ -317,7 +319,7 @@ fn a_virtual_function_is_a_device_of_the_host() {
     let vm = with_spec(json!({
         "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "lan"}}],
         "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}},
-            {"name": "blue", "sriov": {}, "model": "virtio", "macAddress": "52:54:00:00:00:07"}]}},
+            {"name": "blue", "sriov": {}, "tag": "lan", "model": "virtio", "macAddress": "52:54:00:00:00:07"}]}},
     }))
     .unwrap();
     let [default] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
@@ -328,7 +330,8 @@ fn a_virtual_function_is_a_device_of_the_host() {
     assert_eq!((function.name(), function.pod_interface()), ("blue", "pod16477688c0e".to_owned()));
     assert_eq!(function.mac().unwrap().to_string(), "52:54:00:00:00:07");
     let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
-    assert_eq!(fields, ["spec.domain.devices.interfaces[1].model"]);
+    let at = "spec.domain.devices.interfaces[1]";
+    assert_eq!(fields, [format!("{at}.tag"), format!("{at}.model")]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
+use vireo_api::spec::{Interface, Vm};
 
 use super::iso::{self, File, IsoError};
 
@@ -43,6 +44,31 @@ pub struct Seed<'a> {
     pub network_data: Option<&'a [u8]>,
     /// The SSH keys of the guest's first user.
     pub public_keys: &'a [String],
+    /// The NICs that have tags.
+    pub nics: Vec<TaggedNic<'a>>,
+}
+
+/// A NIC that the guest finds by its tag, in KubeVirt's form of OpenStack's device role tagging.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename = "nic")]
+pub struct TaggedNic<'a> {
+    bus: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    mac: String,
+    tags: [&'a str; 1],
+}
+
+impl<'a> TaggedNic<'a> {
+    /// The NICs of a VM that have tags and known MAC addresses. Their PCI addresses are known where the manifest chooses them.
+    pub fn all(vm: &'a Vm) -> Vec<Self> {
+        let tagged = vm.interfaces().iter().filter(|nic| !nic.tag().is_empty());
+        let nic = |nic: &'a Interface| {
+            let (address, mac) = (nic.pci_slot().map(|slot| slot.to_string()), nic.mac()?.to_string());
+            Some(Self { bus: "pci", address, mac, tags: [nic.tag()] })
+        };
+        tagged.filter_map(nic).collect()
+    }
 }
 
 /// Why the disk could not be created.
@@ -72,6 +98,8 @@ struct ConfigDrive<'a> {
     local_hostname: &'a str,
     hostname: &'a str,
     uuid: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    devices: &'a [TaggedNic<'a>],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     public_keys: BTreeMap<String, &'a str>,
 }
@@ -94,7 +122,9 @@ fn files(seed: &Seed<'_>) -> Result<Vec<File>, CloudInitError> {
         ),
         Layout::ConfigDrive => {
             let (instance_id, uuid) = (&seed.name, &seed.uuid);
-            let meta = ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid, public_keys };
+            let devices = &seed.nics;
+            let meta =
+                ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid, devices, public_keys };
             let names = ["meta_data.json", "user_data", "network_data.json"];
             (serde_json::to_vec(&meta)?, "openstack/latest/", names)
         }
@@ -109,6 +139,9 @@ fn files(seed: &Seed<'_>) -> Result<Vec<File>, CloudInitError> {
 mod tests {
     use std::fs;
     use std::io::Cursor;
+
+    use serde_json::json;
+    use vireo_api::v1::VirtualMachineInstance;
 
     use super::*;
 
@@ -125,6 +158,7 @@ mod tests {
             user_data: b"#cloud-config\n",
             network_data: Some(network),
             public_keys: &["ssh-rsa A".to_owned(), "ssh-rsa B".to_owned()],
+            nics: vec![TaggedNic { bus: "pci", address: None, mac: "02:00".to_owned(), tags: ["lan"] }],
         };
         write(&at, &seed).unwrap();
         let image = fs::read(&at).unwrap();
@@ -159,7 +193,36 @@ mod tests {
         let names = ["meta_data.json", "user_data", "network_data.json"];
         let names = names.map(|name| format!("openstack/latest/{name}"));
         let files = read(Layout::ConfigDrive, names.each_ref().map(String::as_str), b"{}");
-        let meta = br#"{"instance_id":"web.default","local_hostname":"web","hostname":"web","uuid":"8a1c","public_keys":{"0":"ssh-rsa A","1":"ssh-rsa B"}}"#;
+        let meta = br#"{"instance_id":"web.default","local_hostname":"web","hostname":"web","uuid":"8a1c","devices":[{"type":"nic","bus":"pci","mac":"02:00","tags":["lan"]}],"public_keys":{"0":"ssh-rsa A","1":"ssh-rsa B"}}"#;
         assert_eq!(files, [meta.to_vec(), b"#cloud-config\n".to_vec(), b"{}".to_vec()]);
+    }
+
+    #[test]
+    fn tagged_nics_have_the_addresses_that_are_known() {
+        let interfaces = json!([
+            {"name": "default", "tag": "first", "masquerade": {}, "pciAddress": "0000:00:0a.0"},
+            {"name": "lan", "tag": "second", "bridge": {}, "macAddress": "02:00:00:00:00:07"},
+            {"name": "other", "tag": "third", "bridge": {}},
+            {"name": "plain", "bridge": {}, "macAddress": "02:00:00:00:00:08"},
+        ]);
+        let multus = |name: &str| json!({"name": name, "multus": {"networkName": name}});
+        let networks =
+            json!([{"name": "default", "pod": {}}, multus("lan"), multus("other"), multus("plain")]);
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": interfaces}},
+                "networks": networks,
+            },
+        }))
+        .unwrap();
+        let vm = Vm::try_from(&vmi).unwrap();
+        let derived = vm.interfaces()[0].mac().unwrap().to_string();
+        let expected = json!([
+            {"type": "nic", "bus": "pci", "address": "0000:00:0a.0", "mac": derived, "tags": ["first"]},
+            {"type": "nic", "bus": "pci", "mac": "02:00:00:00:00:07", "tags": ["second"]},
+        ]);
+        assert_eq!(serde_json::to_value(TaggedNic::all(&vm)).unwrap(), expected);
     }
 }

@@ -73,7 +73,7 @@ sections! {
         Both "domain.devices.disks[].name", "";
         Both "domain.devices.disks[].serial", "";
         Both "domain.devices.disks[].shareable", "of claims and host disks; without cache";
-        NoEffect "domain.devices.disks[].tag", "config drives have no tags of devices";
+        NoEffect "domain.devices.disks[].tag", "config drives have no tags of disks";
     }
     "Filesystems" {
         Both "domain.devices.filesystems[].name", "of `configMap`, `secret`, `serviceAccount` and `downwardAPI`; in clusters of claims, too";
@@ -120,7 +120,7 @@ sections! {
         Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
         Qemu "domain.devices.interfaces[].sriov", "virtual functions that networks of Multus have, in clusters";
         Both "domain.devices.interfaces[].state", "also of a guest that runs; `absent` is for NICs that were hotplugged, on bridges in clusters";
-        NoEffect "domain.devices.interfaces[].tag", "config drives have no tags of devices";
+        Both "domain.devices.interfaces[].tag", "in a config drive, with the MAC address; of `bridge` with `macAddress` alone, not of `sriov`";
     }
     "Names" {
         Both "dnsConfig.nameservers[]", "IPv6 addresses where the guest has IPv6";
