@@ -374,7 +374,8 @@ fn state(state: &str, at: &Field, found: &mut Findings) {
     }
 }
 
-/// A config drive names NICs by their addresses, and is made before the interface of the Pod that a bridge has its own from is known.
+/// A config drive names NICs by their MAC addresses. It is made before that of the interface of the Pod is known, which a bridge
+/// takes over.
 fn tag(interface: &v1::Interface, kind: Option<BindingKind>, at: &Field, found: &mut Findings) {
     let why = match kind {
         Some(BindingKind::Bridge) if interface.mac_address.is_empty() => {

@@ -406,7 +406,6 @@ impl VmiReconciler {
         let host_disks = HostDisks::of(&vm, &prepared.disks, &self.node.settings.allowed);
         let passt = resolve::passt(&vm, &crate::network::dns::of_host());
         self.pass_files(&record, request.clone(), (host_disks, passt)).await?;
-        self.reattach.clear();
         match interrupt.or(self.link()?.launch(request)).await {
             None => {}
             // The launcher's state reports the result, also of a rejected launch.

@@ -53,11 +53,6 @@ impl Reattach {
     pub(super) fn forget(&mut self, reason: &'static str, name: &str) {
         self.0.remove(&(reason, name.to_owned()));
     }
-
-    /// Another guest starts.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
 }
 
 #[cfg(test)]
@@ -89,8 +84,5 @@ mod tests {
         let mut devices = often();
         devices.forget("Failed", "data");
         assert_eq!(comes(&devices, "data", WITHIN / 2), Ok(()), "it was detached by request");
-        let mut devices = often();
-        devices.clear();
-        assert_eq!(comes(&devices, "data", WITHIN / 2), Ok(()), "another guest");
     }
 }

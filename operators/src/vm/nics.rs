@@ -81,7 +81,8 @@ fn is_on_secondary(spec: &VirtualMachineInstanceSpec, nic: &str) -> bool {
     multus.and_then(NetworkAttachment::read).is_some_and(|attachment| !attachment.is_default())
 }
 
-/// Whether an instance has a NIC on a secondary network that its template no longer has, or has otherwise: another MAC address, say.
+/// Whether an instance has a NIC on a secondary network that its template no longer has, or has otherwise: with another MAC
+/// address, say.
 pub(super) fn needs_restart(
     template: &VirtualMachineInstanceSpec,
     instance: &VirtualMachineInstance,
