@@ -28,9 +28,9 @@ use crate::memory::{self, GuestMemory};
 pub use displays::{rfb, virtio_gpu, virtio_input, virtio_port};
 pub use drives::{ahci, qcow2, scsi};
 pub use platform::{pci, ports};
-pub use saved::state;
+pub use saved::{saved_device, state};
 pub use seeds::seeds;
-pub use transport::{virtio_block, virtio_console, virtio_net, virtio_transport};
+pub use transport::{virtio_balloon, virtio_block, virtio_console, virtio_net, virtio_transport};
 
 /// Bytes of the flash: three of its blocks.
 const FLASH: usize = 3 * 4096;

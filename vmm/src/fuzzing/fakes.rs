@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::irq::{Doorbells, IrqLine, IrqPins, MsiMessage, MsiRouter, MsiVector};
+use crate::legacy::PowerEvents;
 use crate::memory::device::{DeviceMemory, MemorySlot, MemorySlots};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,6 +86,15 @@ impl Drop for Bells {
             assert!(lock(&self.0).is_empty(), "doorbells outlive their device");
         }
     }
+}
+
+/// A power button that nothing hears.
+pub(super) struct NoPower;
+
+impl PowerEvents for NoPower {
+    fn press_power_button(&self) {}
+
+    fn rtc_alarm(&self) {}
 }
 
 /// Slots that log nothing.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vireo_vmconfig::{DiskDevice, WatchdogAction};
 
 use super::drives::{disk, ram};
-use super::fakes::{Bells, Lines, Router, Slots};
+use super::fakes::{Bells, Lines, NoPower, Router, Slots};
 use super::script::Script;
 use crate::ahci;
 use crate::bochs::{Bochs, Head};
@@ -16,19 +16,14 @@ use crate::exit::Outcome;
 use crate::hotplug::{self, Controller, Hotplug};
 use crate::i6300esb::I6300Esb;
 use crate::layout::{self, ECAM_START, PCI32_START};
-use crate::legacy::{DebugPort, I8042, PowerEvents, PowerManagement, Ps2, ResetControl, Rtc, SystemControlA};
+use crate::legacy::{
+    DebugPort, I8042, PowerEvents as _, PowerManagement, Ps2, ResetControl, Rtc, SystemControlA,
+};
 use crate::memory::RamRange;
 use crate::pci::Root;
 use crate::pvpanic::{PanicEvents, PvPanic};
 use crate::serial::Uart;
 use crate::virtio::{DeviceContext, PciDevice, block, rng};
-
-struct NoPower;
-
-impl PowerEvents for NoPower {
-    fn press_power_button(&self) {}
-    fn rtc_alarm(&self) {}
-}
 
 /// Two hotplug slots.
 const HOTPLUG_MASK: u32 = 0b11 << 8;

@@ -109,6 +109,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         crate::boot::fuzzing::seeds().into_iter().map(|kernel| ("boot", [&[0], kernel.as_slice()].concat()));
     let mut seeds: Vec<_> = kernels.collect();
     seeds.extend(others().into_iter().map(|script| ("virtio_transport", script)));
+    seeds.extend(super::saved::device_states().into_iter().map(|state| ("saved_device", state)));
+    seeds.push(("virtio_balloon", [begin(), vec![0x07, 0, 0, 0, 64, 0, 0, 0x05, 0, 0x09, 1, 0]].concat()));
     seeds.push(("virtio_block", blocks()));
     seeds.push(("virtio_net", frames()));
     seeds.push(("virtio_console", characters()));

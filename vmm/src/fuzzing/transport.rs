@@ -20,11 +20,15 @@ use crate::display::{Key, Keyboard, Pointer, Pointing, Source};
 use crate::layout::ECAM_START;
 use crate::memory::{GuestMemory, RamRange};
 use crate::pci::{Function as _, Root};
+use crate::state::AnySection as _;
 use crate::virtio::console::ConsoleInput;
 use crate::virtio::{
     Device, DeviceContext, PciDevice, balloon, block, console, gpu, input, net, port, rng, scsi,
 };
 
+/// How many kinds of device there are, and which of them is the balloon.
+pub(super) const DEVICES: u8 = 10;
+const BALLOON: u8 = 8;
 /// Bytes of RAM.
 const RAM: usize = 256 << 10;
 /// Where a ring is, by the index of its queue.
@@ -112,6 +116,7 @@ fn network() -> (Box<dyn Device>, Outside) {
     (Box::new(net::NetDevice::on(taps, &net)), Outside::Net { wires, link })
 }
 
+/// One of [`DEVICES`] kinds, with what is outside of it.
 fn device(kind: u8) -> (Box<dyn Device>, Outside) {
     match kind {
         0 => (Box::new(block::Block::new(&disk()).expect("an image")), Outside::Nothing),
@@ -144,7 +149,7 @@ fn device(kind: u8) -> (Box<dyn Device>, Outside) {
             let (tablet, outside) = input::Input::tablet().expect("an eventfd");
             (Box::new(tablet), Outside::Pointer(outside))
         }
-        8 => {
+        BALLOON => {
             let handle = Balloon::default();
             let balloon = balloon::BalloonDevice::new(&handle).expect("an eventfd");
             (Box::new(balloon), Outside::Balloon(handle))
@@ -153,7 +158,7 @@ fn device(kind: u8) -> (Box<dyn Device>, Outside) {
     }
 }
 
-struct Driver {
+pub(super) struct Driver {
     memory: GuestMemory,
     mmio: Arc<Bus>,
     device: Arc<PciDevice>,
@@ -163,11 +168,20 @@ struct Driver {
     /// Descriptors and available entries that were used, by queue.
     next: [(u16, u16); 8],
     size: u16,
-    _root: Root,
+    root: Root,
 }
 
 impl Driver {
-    fn new((device, outside): (Box<dyn Device>, Outside)) -> Self {
+    /// A driver that may access its device.
+    fn new(kind: u8) -> Self {
+        let driver = Self::of_new_vm(kind);
+        driver.write_config(4, &[6, 0]);
+        driver
+    }
+
+    /// With a device of a VM that nothing has run in.
+    fn of_new_vm(kind: u8) -> Self {
+        let (device, outside) = device(kind);
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), RAM)]).expect("address space");
         let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
         let ram = [RamRange { start: 0, len: RAM as u64 }];
@@ -182,9 +196,8 @@ impl Driver {
         root.add(device.clone()).expect("a slot");
         let bar = root.window64().start();
         let mut driver =
-            Self { memory, mmio, device, outside, bar, msix: 0, next: [(0, 0); 8], size: 1, _root: root };
+            Self { memory, mmio, device, outside, bar, msix: 0, next: [(0, 0); 8], size: 1, root };
         driver.msix = driver.capability(0x11);
-        driver.write_config(4, &[6, 0]);
         driver
     }
 
@@ -401,7 +414,7 @@ impl Drop for Driver {
 }
 
 fn run(kind: u8, script: &[u8]) {
-    let mut driver = Driver::new(device(kind));
+    let mut driver = Driver::new(kind);
     let mut script = Script::new(script);
     while driver.step(&mut script).is_some() {}
 }
@@ -419,6 +432,35 @@ pub fn virtio_net(script: &[u8]) {
 /// A script against a console, and input from outside.
 pub fn virtio_console(script: &[u8]) {
     run(2, script);
+}
+
+/// A script against a balloon, whose statistics are asked for from outside.
+pub fn virtio_balloon(script: &[u8]) {
+    run(BALLOON, script);
+}
+
+/// The state of a device that a driver uses, as it is saved.
+pub(super) fn saved(kind: u8) -> Vec<u8> {
+    let mut driver = Driver::new(kind);
+    driver.begin(u64::MAX, 16);
+    assert!(driver.device.pause(), "the device does not come to rest");
+    let state = driver.device.encode().expect("a state");
+    driver.device.resume();
+    state
+}
+
+/// Loads what may be the state of a device; where it is one, the device goes on, with a script.
+pub(super) fn load(kind: u8, state: &[u8], script: &[u8]) {
+    let mut driver = Driver::of_new_vm(kind);
+    driver.device.pause();
+    if driver.device.decode(state).is_err() {
+        return;
+    }
+    driver.root.follow_loaded();
+    driver.device.after_load();
+    driver.device.resume();
+    let mut script = Script::new(script);
+    while driver.step(&mut script).is_some() {}
 }
 
 /// A script against the device that its first byte names, of all the others.
