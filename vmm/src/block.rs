@@ -10,19 +10,22 @@ mod removable;
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::OFlags;
 
 use self::engine::ImageFile;
-use crate::config::{Disk, DiskImage};
+use crate::config::{Disk, DiskImage, LaneStall};
 use crate::memory::{GuestMemory, Segments};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: u64 = 512;
-/// Sectors that a guest may discard or zero as one range, and ranges in one request: they bound how long a disk's
-/// worker is away. SATA has limits of its own.
-pub(crate) const MAX_RANGE_SECTORS: u32 = 1 << 22;
-pub(crate) const MAX_RANGES: u32 = 16;
+/// Sectors that a guest may discard as one range, and ranges in one request: 256 MiB and 2 GiB. They bound how long a
+/// disk's worker is away, as [`MAX_ZEROED_SECTORS`] does. SATA has limits of its own.
+pub(crate) const MAX_RANGE_SECTORS: u32 = 1 << 19;
+pub(crate) const MAX_RANGES: u32 = 8;
+/// Sectors that a guest may zero by one request, as one range: 64 MiB, because a host may have to write them.
+pub(crate) const MAX_ZEROED_SECTORS: u32 = 1 << 17;
 
 /// Why an image cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,10 @@ pub(crate) trait Backend: Send {
     fn prepare_flush(&mut self) -> bool;
     /// The image's file could not be flushed, after [`Self::prepare_flush`].
     fn flush_failed(&mut self, error: &io::Error);
+    /// The same image once more, for another thread, without the policy and the counters. `None`: it can only be used by one.
+    fn open_beside(&self) -> io::Result<Option<Box<dyn Backend>>> {
+        Ok(None)
+    }
 }
 
 /// Files of its own of what a disk's image and the one below it are, for an engine.
@@ -95,8 +102,15 @@ pub(crate) fn files(disk: &Disk) -> io::Result<Vec<File>> {
     }
 }
 
+/// The image of a disk that was opened for one lane.
+pub(crate) struct Opened {
+    pub(crate) backend: Box<dyn Backend>,
+    /// Where the requests of the lane are held.
+    pub(crate) stall: Arc<LaneStall>,
+}
+
 /// Opens the image of a disk on file descriptors of its own.
-pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
+pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Opened, ImageError> {
     let direct = disk.is_direct();
     let backend: Box<dyn Backend> = match disk.image() {
         DiskImage::Raw(file) => open_raw(file, read_only, direct)?,
@@ -105,9 +119,21 @@ pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, Ima
         }
         DiskImage::Drive(drive) => Box::new(removable::Removable(drive.clone())),
     };
-    let stall = disk.stall().clone();
-    let backend = Box::new(held::Held { backend, policy: disk.answers_errors_by(), stall, is_patient: true });
-    Ok(Box::new(counted::Counted { backend, counters: disk.counters().clone() }))
+    Ok(opened(disk, backend))
+}
+
+/// As [`open`], once more for another lane that serves the same disk at the same time; `first` is that of the first lane.
+/// `None`: only one can, because what it writes needs what it has in memory, or blocks that are larger than a sector.
+pub(crate) fn open_beside(disk: &Disk, first: &Opened) -> Result<Option<Opened>, ImageError> {
+    let backend = first.backend.open_beside().map_err(ImageError::Open)?;
+    Ok(backend.map(|backend| opened(disk, backend)))
+}
+
+fn opened(disk: &Disk, backend: Box<dyn Backend>) -> Opened {
+    let stall = disk.stall().lane();
+    let policy = disk.answers_errors_by();
+    let backend = Box::new(held::Held { backend, policy, stall: stall.clone(), is_patient: true });
+    Opened { backend: Box::new(counted::Counted { backend, counters: disk.counters().clone() }), stall }
 }
 
 /// Opens a raw image on a file descriptor of its own, whether it is read-only and bypasses the page cache.
@@ -127,18 +153,19 @@ fn bypass_cache(file: &File, yes: bool) -> Result<(), ImageError> {
 }
 
 /// Whether everything that was written has reached stable storage: what the kernel could not write it drops from its
-/// cache, so that a success after a failure would be meaningless.
-#[derive(Default)]
+/// cache, so that a success after a failure would be meaningless. Shared by what writes to the same file, of which the
+/// kernel notifies one.
+#[derive(Clone, Default)]
 struct Stable {
-    lost: Option<io::ErrorKind>,
+    lost: Arc<OnceLock<io::ErrorKind>>,
 }
 
 impl Stable {
     /// Flushes by `sync`, unless that has failed before.
     fn flush(&mut self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        match self.lost {
+        match self.lost.get() {
             Some(kind) => {
-                Err(io::Error::new(kind, "what was written before could not be flushed and is lost"))
+                Err(io::Error::new(*kind, "what was written before could not be flushed and is lost"))
             }
             None => sync().inspect_err(|error| self.failed(error)),
         }
@@ -146,12 +173,13 @@ impl Stable {
 
     /// A flush failed.
     fn failed(&mut self, error: &io::Error) {
-        self.lost = Some(error.kind());
+        // The first one counts.
+        let _ = self.lost.set(error.kind());
     }
 
     /// Whether no flush has failed.
     fn is_intact(&self) -> bool {
-        self.lost.is_none()
+        self.lost.get().is_none()
     }
 }
 

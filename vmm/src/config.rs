@@ -39,7 +39,7 @@ pub use memory::{MemorySize, MemorySizeError};
 pub use net::{Link, Net};
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
-pub(crate) use stall::{Answer, Holding, answer};
+pub(crate) use stall::{Answer, Holding, LaneStall, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
 pub use threads::{Starting, ThreadHook, ThreadKind};
 pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};

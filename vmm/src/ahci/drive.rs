@@ -10,7 +10,7 @@ use super::identify;
 use super::slot::Command;
 use super::taskfile::{Operation, Protocol, SMART_SIGNATURE, Smart};
 use crate::block::{self, Backend, ImageError, SECTOR};
-use crate::config::{self, DiskSerial, DiskStall};
+use crate::config::{self, DiskSerial, LaneStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::scsi::UnitState;
 use crate::state::SectionError;
@@ -48,7 +48,7 @@ pub(super) enum DriveState {
 /// A drive, on its worker.
 pub(super) trait Drive: Send {
     /// Where its requests may be held.
-    fn stall(&self) -> &Arc<DiskStall>;
+    fn stall(&self) -> &Arc<LaneStall>;
     /// The signature: register values after a reset that identify the kind of drive.
     fn ready(&self) -> Shadow;
     /// As after power-on.
@@ -69,7 +69,7 @@ pub(super) struct Disk {
     read_only: bool,
     write_through: bool,
     serial: DiskSerial,
-    stall: Arc<DiskStall>,
+    stall: Arc<LaneStall>,
     /// The driver wants writes to be done when they are in the cache.
     cached: bool,
     smart: bool,
@@ -89,13 +89,13 @@ impl From<io::Error> for Failure {
 
 impl Disk {
     pub(super) fn open(disk: &config::Disk) -> Result<Self, ImageError> {
-        let image = block::open(disk, disk.is_read_only())?;
+        let block::Opened { backend: image, stall } = block::open(disk, disk.is_read_only())?;
         Ok(Self {
             image,
             read_only: disk.is_read_only(),
             write_through: disk.is_write_through(),
             serial: *disk.id(),
-            stall: disk.stall().clone(),
+            stall,
             cached: !disk.is_write_through(),
             smart: true,
             failed: None,
@@ -206,7 +206,7 @@ impl Disk {
 }
 
 impl Drive for Disk {
-    fn stall(&self) -> &Arc<DiskStall> {
+    fn stall(&self) -> &Arc<LaneStall> {
         &self.stall
     }
 

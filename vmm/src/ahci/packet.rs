@@ -10,7 +10,7 @@ use super::identify;
 use super::slot::Command;
 use super::taskfile::{Protocol, Taskfile};
 use crate::block::ImageError;
-use crate::config::{Disk, DiskSerial, DiskStall};
+use crate::config::{Disk, DiskSerial, LaneStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::scsi::{Buffers, Unit};
 use crate::state::SectionError;
@@ -58,7 +58,7 @@ impl CdRom {
 }
 
 impl Drive for CdRom {
-    fn stall(&self) -> &Arc<DiskStall> {
+    fn stall(&self) -> &Arc<LaneStall> {
         self.unit.stall()
     }
 

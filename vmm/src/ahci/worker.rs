@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::drive::{Drive, DriveState};
 use super::port::{End, Job, PATIENCE, Port};
 use super::slot::{self, Command};
-use crate::config::{DiskStall, Holding, ThreadHook, ThreadKind};
+use crate::config::{Holding, LaneStall, ThreadHook, ThreadKind};
 use crate::memory::GuestMemory;
 use crate::state::SectionError;
 
@@ -19,7 +19,7 @@ const STACK: usize = 256 << 10;
 /// The thread that serves one port. Dropping it stops the thread, and joins it unless the host does not answer.
 pub(super) struct Worker {
     port: Arc<Port>,
-    stall: Arc<DiskStall>,
+    stall: Arc<LaneStall>,
     thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread is over.
     over: Receiver<Infallible>,

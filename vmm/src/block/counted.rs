@@ -70,4 +70,8 @@ impl Backend for Counted {
     fn flush_failed(&mut self, error: &io::Error) {
         self.backend.flush_failed(error);
     }
+
+    fn open_beside(&self) -> io::Result<Option<Box<dyn Backend>>> {
+        self.backend.open_beside()
+    }
 }

@@ -12,7 +12,7 @@ use vm_memory::VolatileSlice;
 
 use super::engine::ImageFile;
 use super::refcounts::{self, Layout};
-use super::{Backend, GuestMemory, ImageError, Segments, Stable, bypass_cache, whole_sectors};
+use super::{Backend, GuestMemory, ImageError, SECTOR, Segments, Stable, bypass_cache, whole_sectors};
 use crate::sys::vectored::MAX_VECTORS;
 
 /// What the importer lets a disk have, too.
@@ -89,6 +89,11 @@ impl Formatted {
         let alignment = if direct { image.req_align().max(image.mem_align()) } else { 1 };
         let alignment = u64::try_from(alignment).unwrap_or(u64::MAX).max(1);
         Ok(Self { image, raw, sectors, alignment, stable: Stable::default() })
+    }
+
+    /// Whether the file's blocks are no larger than a sector.
+    fn has_small_blocks(&self) -> bool {
+        u64::try_from(self.image.req_align()).is_ok_and(|block| block <= SECTOR)
     }
 }
 
@@ -261,6 +266,17 @@ impl Backend for Formatted {
 
     fn flush_failed(&mut self, error: &io::Error) {
         self.stable.failed(error);
+    }
+
+    /// One of two that write parts of the same block would undo what the other has written.
+    fn open_beside(&self) -> io::Result<Option<Box<dyn Backend>>> {
+        let Some((file, read_only)) = self.raw.as_ref().filter(|_| self.has_small_blocks()) else {
+            return Ok(None);
+        };
+        let raw = Some((file.try_clone()?, *read_only));
+        let image = raw_direct(file, *read_only)?;
+        let (sectors, alignment, stable) = (self.sectors, self.alignment, self.stable.clone());
+        Ok(Some(Box::new(Self { image, raw, sectors, alignment, stable })))
     }
 }
 

@@ -5,7 +5,7 @@ use vireo_vmconfig::ErrorPolicy;
 
 use super::Backend;
 use super::engine::ImageFile;
-use crate::config::{Answer, DiskStall, answer};
+use crate::config::{Answer, LaneStall, answer};
 use crate::memory::{GuestMemory, Segments};
 
 /// A backend whose failures are answered by a policy: what the host cannot carry out may be held until it can.
@@ -14,7 +14,7 @@ use crate::memory::{GuestMemory, Segments};
 pub(super) struct Held {
     pub(super) backend: Box<dyn Backend>,
     pub(super) policy: ErrorPolicy,
-    pub(super) stall: Arc<DiskStall>,
+    pub(super) stall: Arc<LaneStall>,
     pub(super) is_patient: bool,
 }
 
@@ -97,5 +97,9 @@ impl Backend for Held {
 
     fn flush_failed(&mut self, error: &io::Error) {
         self.backend.flush_failed(error);
+    }
+
+    fn open_beside(&self) -> io::Result<Option<Box<dyn Backend>>> {
+        self.backend.open_beside()
     }
 }

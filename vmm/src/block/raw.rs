@@ -96,4 +96,9 @@ impl Backend for Raw {
     fn flush_failed(&mut self, error: &io::Error) {
         self.stable.failed(error);
     }
+
+    fn open_beside(&self) -> io::Result<Option<Box<dyn Backend>>> {
+        let file = self.file.try_clone()?;
+        Ok(Some(Box::new(Self { file, sectors: self.sectors, stable: self.stable.clone() })))
+    }
 }

@@ -72,7 +72,7 @@ pub fn qcow2(script: &[u8]) {
     let Some((accesses, image)) = script.split_at_checked(count) else { return };
     let disk =
         Disk::new(DiskImage::Qcow2 { image: file(image), backing: None }).on_error(ErrorPolicy::Report);
-    let Ok(mut backend) = block::open(&disk, false) else { return };
+    let Ok(block::Opened { mut backend, .. }) = block::open(&disk, false) else { return };
     let memory = ram();
     let sectors = backend.sectors();
     assert!(sectors > 0, "a disk without a sector");

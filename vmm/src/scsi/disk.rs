@@ -5,7 +5,7 @@ use std::io;
 use super::Sense;
 use super::command::Command;
 use super::unit::{Buffers, Unit, answer};
-use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES};
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_ZEROED_SECTORS};
 use crate::memory::{GuestMemory, Segments};
 
 const UNMAP_HEADER: u64 = 8;
@@ -35,7 +35,7 @@ pub(super) fn perform(
                 return Err(Sense::INVALID_FIELD);
             }
             writable(unit)?;
-            if blocks > MAX_RANGE_SECTORS {
+            if blocks > MAX_ZEROED_SECTORS {
                 return Err(Sense::INVALID_FIELD);
             }
             let (offset, len) = unit.range(lba, blocks)?;

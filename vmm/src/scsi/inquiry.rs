@@ -4,7 +4,7 @@ use vireo_vmconfig::DiskDevice;
 
 use super::unit::Unit;
 use super::{padded, put};
-use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES};
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_ZEROED_SECTORS};
 
 const VENDOR: &str = "VIREO";
 const SPC4: u8 = 6;
@@ -72,7 +72,7 @@ fn limits(read_only: bool) -> Vec<u8> {
         page[16..20].copy_from_slice(&MAX_RANGE_SECTORS.to_be_bytes());
         page[20..24].copy_from_slice(&MAX_RANGES.to_be_bytes());
         page[24..28].copy_from_slice(&8_u32.to_be_bytes());
-        page[32..40].copy_from_slice(&u64::from(MAX_RANGE_SECTORS).to_be_bytes());
+        page[32..40].copy_from_slice(&u64::from(MAX_ZEROED_SECTORS).to_be_bytes());
     }
     page
 }

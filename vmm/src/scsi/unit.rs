@@ -6,7 +6,7 @@ use vireo_vmconfig::DiskDevice;
 use super::command::Command;
 use super::{Cdb, Sense, cdrom, disk, inquiry};
 use crate::block::{self, Backend, ImageError, SECTOR};
-use crate::config::{CdDrive, Disk, DiskImage, DiskSerial, DiskStall};
+use crate::config::{CdDrive, Disk, DiskImage, DiskSerial, LaneStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::state::SectionError;
 
@@ -43,7 +43,7 @@ pub(crate) struct Unit {
     pub(super) read_only: bool,
     pub(super) write_through: bool,
     pub(super) serial: DiskSerial,
-    stall: Arc<DiskStall>,
+    stall: Arc<LaneStall>,
     pub(super) tray: cdrom::Tray,
     /// What the medium is in, where that changes while the VM runs, and how often it had changed when the guest saw it last.
     drive: Option<(Arc<CdDrive>, u64)>,
@@ -57,13 +57,14 @@ impl Unit {
     /// Opens the image of `disk` on file descriptors of its own.
     pub(crate) fn new(disk: &Disk, kind: DiskDevice) -> Result<Self, ImageError> {
         let read_only = disk.is_read_only() || kind == DiskDevice::CdRom;
+        let block::Opened { backend, stall } = block::open(disk, read_only)?;
         Ok(Self {
             kind,
-            image: block::open(disk, read_only)?,
+            image: backend,
             read_only,
             write_through: disk.is_write_through(),
             serial: *disk.id(),
-            stall: disk.stall().clone(),
+            stall,
             tray: cdrom::Tray::default(),
             drive: match disk.image() {
                 DiskImage::Drive(drive) => {
@@ -79,7 +80,7 @@ impl Unit {
     }
 
     /// Where its requests may be held.
-    pub(crate) fn stall(&self) -> &Arc<DiskStall> {
+    pub(crate) fn stall(&self) -> &Arc<LaneStall> {
         &self.stall
     }
 

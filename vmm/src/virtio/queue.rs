@@ -3,6 +3,7 @@
 use std::num::Wrapping;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
@@ -17,6 +18,9 @@ use crate::sys::vhost;
 
 /// How many chains [`VirtQueue::drain`] serves before it lets the worker look at everything else.
 const BUDGET: usize = 64;
+/// For how long a worker carries out requests one after the other before it looks at everything else: it may be to pause, or
+/// to stop.
+pub(super) const TURN: Duration = Duration::from_millis(20);
 
 /// The ring itself makes no sense: nothing in it can be served any more (section 2.1.2, DEVICE_NEEDS_RESET).
 #[derive(Debug, thiserror::Error)]
@@ -292,17 +296,21 @@ impl VirtQueue {
     }
 
     /// Answers chains as long as there are any; `answer` must be quick to give up on what makes no sense. After a
-    /// number of them it comes back by a kick of its own, so that no driver keeps a worker to one queue.
+    /// number of them, or after [`TURN`], it comes back by a kick of its own, so that no driver keeps a worker to one queue.
     pub fn drain(
         &mut self,
         mut answer: impl FnMut(&GuestMemory, Pending, Result<Chain, ChainError>) -> Finished,
     ) -> Result<(), RingError> {
         self.begin()?;
+        let end = Instant::now() + TURN;
         for _ in 0..BUDGET {
             let Some(Request { pending, chain }) = self.pop()? else { return Ok(()) };
             let finished = answer(&self.memory, pending, chain);
             self.push(finished)?;
             self.publish()?;
+            if Instant::now() >= end {
+                break;
+            }
         }
         self.again();
         Ok(())

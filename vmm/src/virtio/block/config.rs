@@ -10,7 +10,7 @@ use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 use super::super::DeviceConfig;
 use super::super::device::copy_from;
 use super::device::SEG_MAX;
-use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_ZEROED_SECTORS, SECTOR};
 use crate::state::{Section, SectionError};
 
 /// What a disk with a cache offers: the driver sends flushes, and may set the cache's mode.
@@ -100,8 +100,8 @@ impl BlockConfig {
         put(40, &MAX_RANGES.to_le_bytes());
         put(44, &u32::from(PHYSICAL_BLOCK).to_le_bytes());
         // Write zeroes: sectors, segments, may unmap.
-        put(48, &MAX_RANGE_SECTORS.to_le_bytes());
-        put(52, &MAX_RANGES.to_le_bytes());
+        put(48, &MAX_ZEROED_SECTORS.to_le_bytes());
+        put(52, &1_u32.to_le_bytes());
         put(56, &[1]);
         bytes
     }

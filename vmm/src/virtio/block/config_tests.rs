@@ -26,7 +26,7 @@ fn disk() -> Disk {
 
 /// A disk whose writes are not carried out by an engine, so that its flushes are counted.
 fn block(disk: &Disk) -> Box<Block> {
-    Box::new(Block::new(disk).unwrap().with_engine(Box::new(Manual::new())))
+    Box::new(Block::new(disk).unwrap().with_engines(vec![Box::new(Manual::new())]))
 }
 
 fn write(guest: &mut Guest) {

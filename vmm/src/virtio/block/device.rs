@@ -10,6 +10,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 
+use super::super::queue::TURN;
 use super::super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
     RingError, Segments,
@@ -18,8 +19,8 @@ use super::config::{BlockConfig, CACHE_FEATURES};
 use super::flight::{Flight, Landed, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
 use crate::block::engine::ImageFile;
-use crate::block::{self, Backend, ImageError};
-use crate::config::{Disk, DiskCounters, DiskImage, DiskSerial, DiskStall, Stalls};
+use crate::block::{self, Backend, ImageError, Opened};
+use crate::config::{Disk, DiskCounters, DiskImage, DiskSerial, LaneStall, Stalls};
 use crate::state::SectionError;
 
 /// Section 5.
@@ -35,28 +36,50 @@ const STATUS_UNSUPP: u8 = 2;
 /// How many requests are begun before the worker looks at everything else.
 const BUDGET: usize = 256;
 
+/// The most lanes of a disk: each has a thread, and what it takes to carry out requests beside each other.
+const MAX_LANES: usize = 8;
+
 /// A disk.
 pub struct Block {
+    /// At least one.
+    lanes: Vec<BlockLane>,
+    read_only: bool,
+    config: Arc<BlockConfig>,
+    /// The disk has a cache that its driver may know of.
+    has_cache: bool,
+    queues: u16,
+}
+
+/// What serves some of a disk's queues.
+struct BlockLane {
+    /// Which lane it is, and of how many: queues go to lanes in turn.
+    place: (usize, usize),
     backend: Box<dyn Backend>,
     limits: Limits,
     /// A size of the image that the backend could not take over.
     refused_sectors: u64,
     serial: DiskSerial,
-    stall: Arc<DiskStall>,
+    stall: Arc<LaneStall>,
     counters: Arc<DiskCounters>,
     config: Arc<BlockConfig>,
-    /// The disk has a cache that its driver may know of.
-    has_cache: bool,
-    /// The cache was on since the queue was last served.
+    /// The cache was on since the queues were last served.
     was_write_back: bool,
     parallel: Parallel,
-    queues: u16,
     /// Queues in which requests wait because as many as possible are in flight; the first has its turn next.
     behind: VecDeque<usize>,
     /// What was over while the function could not access memory: answered after the kick that comes when it can.
     unanswered: Vec<Landed>,
-    /// When the device settled last, all that was written reached stable storage.
+    /// When the lane settled last, all that was written reached stable storage.
     is_flushed: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Accepted {
+    /// It is in flight, or was not worth beginning.
+    Begun,
+    /// It is over, which may have taken a while.
+    CarriedOut,
 }
 
 /// How requests are carried out beside each other.
@@ -69,10 +92,12 @@ enum Parallel {
 }
 
 impl Block {
-    /// Opens the image of `disk` on file descriptors of its own.
+    /// Opens the image of `disk` on file descriptors of its own, once for each of its lanes: as many as there are queues,
+    /// or one where the image can only be used by one.
     pub fn new(disk: &Disk) -> Result<Self, ImageError> {
-        let backend = block::open(disk, disk.is_read_only())?;
-        let sectors = backend.sectors();
+        let read_only = disk.is_read_only();
+        let first = block::open(disk, read_only)?;
+        let sectors = first.backend.sectors();
         let config = Arc::new(BlockConfig::new(sectors, !disk.is_write_through(), disk.queue_count()));
         if let DiskImage::Raw(file) = disk.image() {
             let file = file.try_clone().map_err(ImageError::Open)?;
@@ -82,30 +107,52 @@ impl Block {
                 Err(error) => tracing::warn!(%error, "the size of a disk image is unknown"),
             });
         }
-        Ok(Self {
-            backend,
-            limits: Limits { sectors, read_only: disk.is_read_only() },
-            refused_sectors: sectors,
-            serial: *disk.id(),
-            stall: disk.stall().clone(),
-            counters: disk.counters().clone(),
-            config,
-            has_cache: !disk.is_write_through(),
-            was_write_back: false,
-            parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
-            queues: disk.queue_count(),
-            behind: VecDeque::new(),
-            unanswered: Vec::new(),
-            is_flushed: true,
-        })
+        let mut all = vec![first];
+        while all.len() < usize::from(disk.queue_count()).min(MAX_LANES) {
+            let Some(beside) =
+                all.first().map(|first| block::open_beside(disk, first)).transpose()?.flatten()
+            else {
+                break;
+            };
+            all.push(beside);
+        }
+        let count = all.len();
+        let lane = |(index, Opened { backend, stall })| {
+            Ok(BlockLane {
+                place: (index, count),
+                backend,
+                limits: Limits { sectors, read_only },
+                refused_sectors: sectors,
+                serial: *disk.id(),
+                stall,
+                counters: disk.counters().clone(),
+                config: config.clone(),
+                was_write_back: false,
+                parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
+                behind: VecDeque::new(),
+                unanswered: Vec::new(),
+                is_flushed: true,
+            })
+        };
+        let lanes = all.into_iter().enumerate().map(lane).collect::<Result<_, _>>()?;
+        Ok(Self { lanes, read_only, config, has_cache: !disk.is_write_through(), queues: disk.queue_count() })
     }
 
-    /// Requests beside each other are this engine's.
+    /// Has one lane for each of these engines, which carry out the requests beside each other.
     #[cfg(test)]
-    pub(super) fn with_engine(self, engine: Box<dyn block::engine::Engine>) -> Self {
-        Self { parallel: Parallel::Flight(Flight::on(engine)), ..self }
+    pub(super) fn with_engines(mut self, engines: Vec<Box<dyn block::engine::Engine>>) -> Self {
+        let count = engines.len();
+        self.lanes.truncate(count);
+        assert_eq!(self.lanes.len(), count, "as many lanes");
+        for (lane, engine) in self.lanes.iter_mut().zip(engines) {
+            lane.parallel = Parallel::Flight(Flight::on(engine));
+            lane.place.1 = count;
+        }
+        self
     }
+}
 
+impl BlockLane {
     /// What carries out requests beside each other; made when it is first needed, on the thread that uses it.
     fn flight(&mut self, memory: &GuestMemory) -> Option<&mut Flight> {
         if let Parallel::Unused(files) = &mut self.parallel {
@@ -142,6 +189,7 @@ impl Block {
         let unanswered = std::mem::take(&mut self.unanswered);
         self.answer_all(queues, unanswered)?;
         self.behind.retain(|behind| *behind != queue);
+        let begun = Instant::now();
         for _ in 0..BUDGET {
             if self.is_full() {
                 self.land(queues)?;
@@ -154,7 +202,11 @@ impl Block {
             let Some(super::super::Request { pending, chain }) = queues.get(queue)?.pop()? else {
                 return self.land(queues);
             };
-            self.accept((queues, queue), pending, chain)?;
+            if self.accept((queues, queue), pending, chain)? == Accepted::CarriedOut
+                && begun.elapsed() >= TURN
+            {
+                break;
+            }
         }
         queues.get(queue)?.again();
         self.land(queues)
@@ -207,7 +259,7 @@ impl Block {
         (queues, index): (&mut Queues, usize),
         pending: Pending,
         chain: Result<Chain, ChainError>,
-    ) -> Result<(), RingError> {
+    ) -> Result<Accepted, RingError> {
         self.follow_size();
         let queue = queues.get(index)?;
         let request = match chain {
@@ -217,7 +269,9 @@ impl Block {
                 None
             }
         };
-        let Some(Request { status, data, operation }) = request else { return queue.push(pending.finish(0)) };
+        let Some(Request { status, data, operation }) = request else {
+            return queue.push(pending.finish(0)).map(|()| Accepted::Begun);
+        };
         let operation = match operation {
             Ok(operation) => operation,
             Err(invalid) => {
@@ -225,12 +279,14 @@ impl Block {
                     InvalidRequest::IoError => STATUS_IOERR,
                     InvalidRequest::Unsupported => STATUS_UNSUPP,
                 };
-                return queue.push(answer(queue.memory(), pending, &status, data, status_byte));
+                return queue
+                    .push(answer(queue.memory(), pending, &status, data, status_byte))
+                    .map(|()| Accepted::Begun);
             }
         };
         let started = Started { queue: index, pending, status, data, operation, since: Instant::now() };
         let alone = self.is_idle() && !queue.has_more()?;
-        let Some(started) = self.begin(queue.memory(), started, alone) else { return Ok(()) };
+        let Some(started) = self.begin(queue.memory(), started, alone) else { return Ok(Accepted::Begun) };
         // Its space may be another's afterwards, or it rewrites what is beside it: nothing may be on its way there.
         let alone = match started.operation {
             Operation::Discard(_) | Operation::WriteZeroes(_) => true,
@@ -247,7 +303,8 @@ impl Block {
         }
         let queue = queues.get(index)?;
         queue.push(finish(queue.memory(), started, done))?;
-        queue.publish()
+        queue.publish()?;
+        Ok(Accepted::CarriedOut)
     }
 
     /// Carries out an operation. While others are in flight, it is not held when the host cannot carry it out: a VM
@@ -396,7 +453,7 @@ impl Device for Block {
     fn info(&self) -> DeviceInfo {
         let mut features =
             1 << VIRTIO_BLK_F_SEG_MAX | 1 << VIRTIO_BLK_F_BLK_SIZE | 1 << VIRTIO_BLK_F_TOPOLOGY;
-        features |= if self.limits.read_only {
+        features |= if self.read_only {
             1 << VIRTIO_BLK_F_RO
         } else {
             1 << VIRTIO_BLK_F_DISCARD | 1 << VIRTIO_BLK_F_WRITE_ZEROES
@@ -419,11 +476,16 @@ impl Device for Block {
     }
 
     fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
-        vec![self]
+        self.lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect()
     }
 }
 
-impl Lane for Block {
+impl Lane for BlockLane {
+    fn serves(&self, queue: usize, _features: u64) -> bool {
+        let (index, count) = self.place;
+        queue.checked_rem(count) == Some(index)
+    }
+
     fn stalls(&self) -> Stalls {
         Stalls(vec![self.stall.clone()])
     }

@@ -3,15 +3,19 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
+use vireo_vmconfig::ErrorPolicy;
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::super::Device as _;
 use super::super::testing::{BUFFERS, Guest, VERSION_1};
 use super::Block;
+use crate::block;
 use crate::block::engine::{Completion, Engine, FileOperation, ImageFile};
 use crate::config::{Disk, DiskImage};
 use crate::pci::Function as _;
@@ -101,7 +105,8 @@ fn image() -> File {
 
 fn guest(engine: &Manual) -> Guest {
     let disk = Disk::new(DiskImage::Raw(image()));
-    let mut guest = Guest::new(Box::new(Block::new(&disk).unwrap().with_engine(Box::new(engine.clone()))));
+    let mut guest =
+        Guest::new(Box::new(Block::new(&disk).unwrap().with_engines(vec![Box::new(engine.clone())])));
     guest.start(FEATURES, 64);
     guest
 }
@@ -343,7 +348,7 @@ const MQ: u64 = 1 << 12;
 
 fn block_with_queues(engine: &Manual, queues: u16) -> Box<Block> {
     let disk = Disk::new(DiskImage::Raw(image())).queues(queues);
-    Box::new(Block::new(&disk).unwrap().with_engine(Box::new(engine.clone())))
+    Box::new(Block::new(&disk).unwrap().with_engines(vec![Box::new(engine.clone())]))
 }
 
 /// Asks for one sector through a queue, without a kick; where the status will be.
@@ -379,6 +384,83 @@ fn each_queue_gets_the_answers_to_its_requests() {
         assert_eq!(self::status(&guest, status), 0);
     }
     assert!((0..3).all(|queue| guest.answers(queue).is_empty()));
+}
+
+/// A disk with two queues, each with a lane and an engine of its own.
+fn guest_with_two_lanes(engines: &[Manual; 2]) -> Guest {
+    let disk = Disk::new(DiskImage::Raw(image())).queues(2);
+    let engines = engines.iter().map(|engine| Box::new(engine.clone()) as Box<dyn Engine>).collect();
+    let mut guest = Guest::new(Box::new(Block::new(&disk).unwrap().with_engines(engines)));
+    guest.start(FEATURES | MQ, 64);
+    guest
+}
+
+#[test]
+fn lanes_do_not_wait_for_each_other() {
+    let engines = [Manual::new(), Manual::new()];
+    let mut guest = guest_with_two_lanes(&engines);
+    let slow = ask(&mut guest, 0, 1);
+    guest.kick(0);
+    drop(engines[0].when(|state| state.running.len() == 1));
+    // Many, while that of the other lane hangs.
+    for sector in 2..10 {
+        let quick = ask(&mut guest, 1, sector);
+        guest.kick(1);
+        engines[1].complete(sector * 512, Ok(512));
+        guest.wait(1, 1);
+        assert_eq!(status(&guest, quick), 0);
+    }
+    assert_eq!(status(&guest, slow), 0xee);
+    engines[0].complete(512, Ok(512));
+    guest.wait(0, 1);
+    assert_eq!(status(&guest, slow), 0);
+}
+
+#[test]
+fn a_paused_disk_has_nothing_in_flight_in_any_lane() {
+    let engines = [Manual::new(), Manual::new()];
+    let mut guest = guest_with_two_lanes(&engines);
+    for (queue, engine) in engines.iter().enumerate() {
+        ask(&mut guest, queue, 1 + u64::try_from(queue).unwrap());
+        guest.kick(queue);
+        drop(engine.when(|state| state.running.len() == 1));
+    }
+    let device = guest.device.clone();
+    let pausing = std::thread::spawn(move || device.pause());
+    engines.iter().for_each(|engine| drop(engine.when(|state| state.waited > 0)));
+    engines[1].complete(1024, Ok(512));
+    guest.wait(1, 1);
+    assert!(!pausing.is_finished(), "the other lane has a request in flight");
+    engines[0].complete(512, Ok(512));
+    assert!(pausing.join().unwrap());
+    assert_eq!(guest.answers(0).len(), 1);
+}
+
+/// The kernel says once that it could not write something.
+#[test]
+fn what_one_lane_could_not_flush_is_lost_for_all() {
+    let image = image();
+    let disk = Disk::new(DiskImage::Raw(image)).queues(2).on_error(ErrorPolicy::Report);
+    let mut first = block::open(&disk, false).unwrap();
+    let mut second = block::open_beside(&disk, &first).unwrap().unwrap();
+    second.backend.flush().unwrap();
+    first.backend.flush_failed(&io::ErrorKind::StorageFull.into());
+    let error = second.backend.flush().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(!second.backend.prepare_flush());
+}
+
+#[test]
+fn an_image_with_tables_has_one_lane() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk.qcow2");
+    let made = Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("4M").status();
+    assert!(made.unwrap().success());
+    let image = File::options().read(true).write(true).open(&path).unwrap();
+    let disk = Disk::new(DiskImage::Qcow2 { image, backing: None }).queues(2);
+    let first = block::open(&disk, false).unwrap();
+    assert!(block::open_beside(&disk, &first).unwrap().is_none());
+    assert_eq!(Box::new(Block::new(&disk).unwrap()).into_lanes().len(), 1);
 }
 
 #[test]

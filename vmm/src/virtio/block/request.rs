@@ -1,7 +1,7 @@
 //! Parses a driver's request, whole, before anything is done (section 5.2.6).
 
 use super::super::{Chain, GuestMemory, Segments};
-use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_ZEROED_SECTORS, SECTOR};
 
 const HEADER: u64 = 16;
 const RANGE: u64 = 16;
@@ -13,6 +13,17 @@ const FLUSH: u32 = 4;
 const GET_ID: u32 = 8;
 const DISCARD: u32 = 11;
 const WRITE_ZEROES: u32 = 13;
+
+/// What a request with ranges may have.
+struct Allowed {
+    ranges: u32,
+    /// Of each range.
+    sectors: u32,
+    flags: u32,
+}
+
+const DISCARDED: Allowed = Allowed { ranges: MAX_RANGES, sectors: MAX_RANGE_SECTORS, flags: 0 };
+const ZEROED: Allowed = Allowed { ranges: 1, sectors: MAX_ZEROED_SECTORS, flags: UNMAP };
 
 /// What requests are held against.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +95,8 @@ fn parse_operation(
         OUT => Ok(Operation::Write { offset: limits.check(sector, readable.len())?, from: readable }),
         FLUSH => Ok(Operation::Flush),
         GET_ID => Ok(Operation::Id { to: writable }),
-        DISCARD => parse_ranges(memory, &readable, limits, 0).map(Operation::Discard),
-        WRITE_ZEROES => parse_ranges(memory, &readable, limits, UNMAP).map(Operation::WriteZeroes),
+        DISCARD => parse_ranges(memory, &readable, limits, &DISCARDED).map(Operation::Discard),
+        WRITE_ZEROES => parse_ranges(memory, &readable, limits, &ZEROED).map(Operation::WriteZeroes),
         _ => Err(InvalidRequest::Unsupported),
     }
 }
@@ -94,10 +105,10 @@ fn parse_ranges(
     memory: &GuestMemory,
     segments: &Segments,
     limits: Limits,
-    allowed_flags: u32,
+    allowed: &Allowed,
 ) -> Result<Vec<Range>, InvalidRequest> {
     let len = segments.len();
-    if len == 0 || !len.is_multiple_of(RANGE) || len > RANGE * u64::from(MAX_RANGES) {
+    if len == 0 || !len.is_multiple_of(RANGE) || len > RANGE * u64::from(allowed.ranges) {
         return Err(InvalidRequest::IoError);
     }
     let mut bytes = vec![0; usize::try_from(len).map_err(|_| InvalidRequest::IoError)?];
@@ -107,10 +118,10 @@ fn parse_ranges(
         .iter()
         .map(|&range| {
             let [low, high, count, flags] = words(range);
-            if flags & !allowed_flags != 0 {
+            if flags & !allowed.flags != 0 {
                 return Err(InvalidRequest::Unsupported);
             }
-            if count > MAX_RANGE_SECTORS {
+            if count > allowed.sectors {
                 return Err(InvalidRequest::IoError);
             }
             let len = u64::from(count) * SECTOR;

@@ -173,6 +173,27 @@ fn discarded_and_zeroed_sectors_lose_their_content_and_no_others_do() {
     assert_eq!(range(&mut guest, 13, 0, u32::MAX, 0), 1, "more than offered");
 }
 
+/// What a request may keep a lane busy with is what the device says.
+#[test]
+fn a_request_discards_and_zeroes_no_more_than_is_offered() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 30).unwrap();
+    let mut guest = guest(&raw(&file));
+    for (kind, at) in [(11, 36), (13, 48)] {
+        let most = u32::from_le_bytes(guest.read(0x2000 + at));
+        let ranges = u32::from_le_bytes(guest.read(0x2000 + at + 4));
+        assert!(most <= 1 << 19 && ranges <= 8, "{kind}: {most} sectors, {ranges} ranges");
+        assert_eq!(range(&mut guest, kind, 0, most, 0), 0);
+        assert_eq!(range(&mut guest, kind, 0, most + 1, 0), 1);
+        let list = ranges * 16;
+        guest.memory.write_slice(&vec![0; list as usize + 16], GuestAddress(DATA)).unwrap();
+        assert_eq!(ask(&mut guest, kind, 0, &[(DATA, list, false)]), 0, "{kind}: {ranges} ranges");
+        assert_eq!(ask(&mut guest, kind, 0, &[(DATA, list + 16, false)]), 1, "{kind}: one more");
+    }
+    let zeroed = u32::from_le_bytes(guest.read(0x2030));
+    assert_eq!((u64::from(zeroed) * 512, u32::from_le_bytes(guest.read(0x2034))), (64 << 20, 1));
+}
+
 #[test]
 fn a_read_only_disk_offers_ro_and_rejects_writes() {
     let file = image();
