@@ -40,6 +40,18 @@ pub struct Job {
     pub limit: Limit,
     /// Seconds before anything counts.
     pub ramp: f64,
+    /// Threads that each have as many requests in flight, on a CPU of their own: they are what uses more than one queue.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub threads: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(threads: &u32) -> bool {
+    *threads == 1
 }
 
 /// What a job measured.
@@ -96,6 +108,9 @@ impl Job {
         if !(1..=1024).contains(&self.depth) {
             return Err(format!("depth {}: want 1 to 1024", self.depth));
         }
+        if !(1..=64).contains(&self.threads) {
+            return Err(format!("threads {}: want 1 to 64", self.threads));
+        }
         let is_time = |seconds: f64| (0.0..=3600.0).contains(&seconds);
         if !is_time(self.ramp) {
             return Err(format!("ramp {}: want 0 to 3600 seconds", self.ramp));
@@ -113,13 +128,16 @@ impl Job {
 mod tests {
     use super::*;
 
-    const JOB: Job = Job { mode: Mode::Mixed, block: 4096, depth: 8, limit: Limit::Seconds(2.0), ramp: 0.25 };
+    const JOB: Job =
+        Job { mode: Mode::Mixed, block: 4096, depth: 8, limit: Limit::Seconds(2.0), ramp: 0.25, threads: 1 };
 
     #[test]
     fn lines_are_json_of_one_shape() {
         let text = r#"{"mode":"mixed","block":4096,"depth":8,"limit":{"seconds":2.0},"ramp":0.25}"#;
         assert_eq!(serde_json::to_string(&JOB).unwrap(), text);
         assert_eq!(serde_json::from_str::<Job>(text).unwrap(), JOB);
+        let two = Job { threads: 2, ..JOB };
+        assert_eq!(serde_json::from_str::<Job>(&serde_json::to_string(&two).unwrap()).unwrap(), two);
         let ready = Response::Ready { bytes: 512 };
         assert_eq!(serde_json::to_string(&ready).unwrap(), r#"{"ready":{"bytes":512}}"#);
     }
@@ -132,6 +150,7 @@ mod tests {
         assert!(message(Job { block: 1000, ..JOB }).starts_with("block 1000"));
         assert!(message(Job { block: 2 << 20, ..JOB }).starts_with("block"));
         assert!(message(Job { depth: 0, ..JOB }).starts_with("depth"));
+        assert!(message(Job { threads: 0, ..JOB }).starts_with("threads"));
         assert!(message(Job { ramp: f64::NAN, ..JOB }).starts_with("ramp"));
         assert!(message(Job { limit: Limit::Seconds(-1.0), ..JOB }).starts_with("limit"));
     }

@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     monitors: Vec<Monitor>,
     stores: Vec<Store>,
     host_cpus: u32,
+    /// Of the disk; the guest has as many vCPUs, and a thread that makes requests on each.
+    queues: u32,
 }
 
 impl Default for Plan {
@@ -60,6 +62,7 @@ impl Default for Plan {
             monitors: Monitor::ALL.to_vec(),
             stores: Store::ALL.to_vec(),
             host_cpus: 1,
+            queues: 1,
         }
     }
 }
@@ -79,9 +82,14 @@ impl Plan {
                 Long("stores") => {
                     plan.stores = parser.value()?.parse_with(|text| parse_list(&Store::ALL, text))?;
                 }
+                Long("queues") => plan.queues = parser.value()?.parse_with(parse_queues)?,
                 Long("host-cpus") => plan.host_cpus = parser.value()?.parse::<NonZeroU32>()?.get(),
                 other => return Err(other.unexpected()),
             }
+        }
+        // The launcher is measured on qcow2 alone, whose queues have one lane.
+        if plan.queues > 1 {
+            plan.stores.retain(|store| *store != Store::Qcow2);
         }
         Ok(plan)
     }
@@ -93,6 +101,7 @@ impl Plan {
             "io-inside".to_owned(),
             format!("--rounds={}", self.rounds),
             format!("--seconds={}", self.seconds),
+            format!("--queues={}", self.queues),
             format!("--only={}", names(self.monitors.iter().map(Monitor::to_string).collect())),
             format!("--stores={}", names(self.stores.iter().map(Store::to_string).collect())),
         ]
@@ -116,6 +125,13 @@ impl Plan {
     }
 }
 
+fn parse_queues(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(queues @ 1..=32) => Ok(queues),
+        _ => Err(format!("{text}: want 1 to 32 queues")),
+    }
+}
+
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
     if (0.1..=600.0).contains(&seconds) {
@@ -130,7 +146,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     let programs = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
     let scratch = tempfile::tempdir()?;
     let host = start_host(&programs, scratch.path(), plan)?;
-    eprintln!("bench: io, {} rounds, jobs of {} s", plan.rounds, plan.seconds);
+    eprintln!("bench: io, {} rounds, jobs of {} s, {} queues", plan.rounds, plan.seconds, plan.queues);
     let output = host.command("/in/bench").args(plan.arguments()).deadline(plan.deadline()).stream().run()?;
     let text = output.ok();
     let samples: Vec<Sample> = crate::samples(&text)?;
@@ -182,11 +198,12 @@ pub(crate) fn run_inside(plan: &Plan) -> Result<(), Error> {
 /// All jobs of one guest.
 fn measure(plan: &Plan, store: Store, monitor: Monitor) -> Result<(), Error> {
     store.before_guest()?;
-    let mut guest = Guest::start(monitor, store)?;
+    let mut guest = Guest::start(monitor, store, plan.queues)?;
     for workload in Workload::ALL {
         store.before_job()?;
-        let measured =
-            guest.run(&workload.job(plan.seconds)).map_err(|error| format!("{workload}: {error}"))?;
+        let measured = guest
+            .run(&workload.job(plan.seconds, plan.queues))
+            .map_err(|error| format!("{workload}: {error}"))?;
         if let Some(doubt) = measured.doubt() {
             eprintln!("bench: {store}, {workload}, {monitor}: doubtful: {doubt}");
         }
@@ -216,6 +233,7 @@ mod tests {
             seconds: 0.5,
             monitors: vec![Monitor::Vmm, Monitor::QemuDirect],
             stores: vec![Store::Null],
+            queues: 2,
             ..Plan::default()
         };
         let words = plan.arguments();
@@ -228,6 +246,7 @@ mod tests {
         );
         assert!(refused("--seconds=0").contains("0.1 to 600"));
         assert!(refused("--rounds=0").contains("zero"));
+        assert!(refused("--queues=33").contains("1 to 32"));
     }
 
     #[test]

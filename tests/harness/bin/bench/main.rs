@@ -29,7 +29,7 @@ const USAGE: &str = "\
 usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu,bare,isolated]
                   [--cmdline TEXT] [--here]
        bench io [--rounds N] [--seconds N] [--only vmm,vmm-direct,launcher,launcher-direct,qemu-direct,qemu-cached]
-                [--stores warm,cold,null,qcow2] [--host-cpus N]
+                [--stores warm,cold,null,qcow2] [--queues N] [--host-cpus N]
        bench net [--rounds N] [--seconds N] [--only vmm,vmm-vhost,qemu,qemu-vhost] [--queues 1,2] [--host-cpus N] [--other FILE]
 
 boot measures starts in one nested host, a round of all contenders after the other, and prints the medians.
@@ -48,6 +48,7 @@ medians and their ratios to the better QEMU.
   --seconds    time of each job (default 2)
   --only       what runs the guests (default all; vmm is measured but for qcow2, launcher with that alone)
   --stores     what the disk is on (default all)
+  --queues     of the disk, with as many vCPUs, each of which makes requests; more than one is not measured on qcow2 (default 1)
   --host-cpus  CPUs of the nested host (default 1)
 
 net measures TCP, UDP and round trips between a guest and the nested host, likewise.

@@ -7,8 +7,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use vireo_tests::io_load::{Job, Limit, Outcome, Response};
 
 use self::aio::Aio;
@@ -24,6 +26,7 @@ Opens DEVICE with O_DIRECT, carries out the jobs of standard input and answers e
   depth  requests in flight
   limit  {\"seconds\": N} or {\"requests\": N}
   ramp   seconds before anything counts
+  threads  each with as many requests in flight, on a CPU of its own; default: 1
 Writes destroy what DEVICE has. An empty line, or the end of the input, ends the program.";
 
 fn main() -> ExitCode {
@@ -75,18 +78,50 @@ struct InFlight {
     is_sync: bool,
 }
 
-/// Keeps the job's number of requests in flight until its end, and waits for the last ones.
+/// Has each of the job's threads carry out its part, at the same time.
 fn run(file: &File, job: &Job, device_bytes: u64) -> io::Result<Outcome> {
+    let begin = Instant::now();
+    let mut tallies = if job.threads > 1 {
+        std::thread::scope(|scope| {
+            let start = |thread| {
+                scope.spawn(move || {
+                    use_cpu(thread)?;
+                    load(file, job, thread, device_bytes, begin)
+                })
+            };
+            let threads: Vec<_> = (0..job.threads).map(start).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+            };
+            threads.into_iter().map(join).collect::<io::Result<Vec<_>>>()
+        })?
+    } else {
+        vec![load(file, job, 0, device_bytes, begin)?]
+    };
+    let mut all = tallies.remove(0);
+    tallies.into_iter().for_each(|tally| all.add(tally));
+    Ok(all.outcome(u64::from(job.block), begin.elapsed()))
+}
+
+/// The calling thread runs on this CPU alone.
+fn use_cpu(number: u32) -> io::Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(usize::try_from(number).map_err(io::Error::other)?);
+    sched_setaffinity(None, &cpus)
+        .map_err(|errno| io::Error::other(format!("there is no CPU {number} for a thread: {errno}")))
+}
+
+/// Keeps a thread's number of requests in flight until its end, and waits for the last ones.
+fn load(file: &File, job: &Job, thread: u32, device_bytes: u64, begin: Instant) -> io::Result<Tally> {
     let depth = usize::try_from(job.depth).unwrap_or(usize::MAX);
     let mut aio = Aio::new(file, depth, usize::try_from(job.block).unwrap_or(usize::MAX))?;
-    let mut pattern = Pattern::new(job, device_bytes);
+    let mut pattern = Pattern::new(job, thread, device_bytes);
     let mut start = |aio: &mut Aio, slot| {
         let operation = pattern.next();
         let since = Instant::now();
         aio.submit(slot, operation)?;
         Ok::<_, io::Error>(InFlight { since, is_sync: operation == Operation::Sync })
     };
-    let begin = Instant::now();
     let counts_from = begin + Duration::from_secs_f64(job.ramp);
     let mut slots = (0..depth).map(|slot| start(&mut aio, slot)).collect::<io::Result<Vec<_>>>()?;
     let mut tally = Tally::new(job.limit, counts_from);
@@ -102,7 +137,7 @@ fn run(file: &File, job: &Job, device_bytes: u64) -> io::Result<Outcome> {
             }
         }
     }
-    Ok(tally.outcome(u64::from(job.block), begin.elapsed()))
+    Ok(tally)
 }
 
 /// What has been measured so far.
@@ -144,6 +179,14 @@ impl Tally {
         }
     }
 
+    /// Adds what another thread has measured meanwhile.
+    fn add(&mut self, other: Self) {
+        self.counts_to = self.counts_to.max(other.counts_to);
+        self.micros.extend(other.micros);
+        self.all_requests += other.all_requests;
+        self.syncs += other.syncs;
+    }
+
     fn outcome(mut self, block: u64, all: Duration) -> Outcome {
         self.micros.sort_unstable();
         let requests = self.micros.len() as u64;
@@ -178,8 +221,14 @@ mod tests {
 
     use super::*;
 
-    const JOB: Job =
-        Job { mode: Mode::RandomWrite, block: 4096, depth: 4, limit: Limit::Requests(400), ramp: 0.0 };
+    const JOB: Job = Job {
+        mode: Mode::RandomWrite,
+        block: 4096,
+        depth: 4,
+        limit: Limit::Requests(400),
+        ramp: 0.0,
+        threads: 1,
+    };
 
     #[test]
     fn percentiles_are_values_that_occurred() {
@@ -229,6 +278,17 @@ mod tests {
         assert_eq!(content.len(), 64 * 4096);
         let written = content.chunks(4096).filter(|block| block.iter().all(|byte| *byte == 0x5a)).count();
         assert!(written > 60, "400 writes to 64 blocks reached {written}");
+    }
+
+    #[test]
+    fn each_thread_has_its_requests() {
+        let parallelism = std::thread::available_parallelism().unwrap().get();
+        let threads = u32::try_from(parallelism.min(2)).unwrap();
+        let outcome = run(&device(), &Job { threads, ..JOB }, 64 * 4096).unwrap();
+        assert_eq!(outcome.requests, 400 * u64::from(threads));
+        assert_eq!(outcome.all_requests, 403 * u64::from(threads));
+        let error = run(&device(), &Job { threads: 64, ..JOB }, 64 * 4096);
+        assert!(parallelism >= 64 || error.unwrap_err().to_string().contains("no CPU"));
     }
 
     #[test]

@@ -27,15 +27,17 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// For a device that has at least one block.
-    pub(crate) fn new(job: &Job, device_bytes: u64) -> Self {
+    /// Those of one of the job's threads, for a device that has at least one block.
+    pub(crate) fn new(job: &Job, thread: u32, device_bytes: u64) -> Self {
         let block = u64::from(job.block.max(1));
+        let blocks = (device_bytes / block).max(1);
         Self {
             mode: job.mode,
             block,
-            blocks: (device_bytes / block).max(1),
-            random: fastrand::Rng::with_seed(u64::from(job.depth)),
-            next_block: 0,
+            blocks,
+            random: fastrand::Rng::with_seed(u64::from(thread) << 32 | u64::from(job.depth)),
+            // Each begins at a part of its own.
+            next_block: blocks / u64::from(job.threads.max(1)) * u64::from(thread),
             unsynced: 0,
         }
     }
@@ -73,8 +75,8 @@ mod tests {
     use super::*;
 
     fn operations(mode: Mode, device_bytes: u64, count: usize) -> Vec<Operation> {
-        let job = Job { mode, block: 4096, depth: 1, limit: Limit::Requests(1), ramp: 0.0 };
-        let mut pattern = Pattern::new(&job, device_bytes);
+        let job = Job { mode, block: 4096, depth: 1, limit: Limit::Requests(1), ramp: 0.0, threads: 1 };
+        let mut pattern = Pattern::new(&job, 0, device_bytes);
         std::iter::repeat_with(|| pattern.next()).take(count).collect()
     }
 

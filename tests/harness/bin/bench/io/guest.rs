@@ -53,8 +53,8 @@ impl Measured {
 
 impl Guest {
     /// Starts it, and waits until it takes jobs.
-    pub(crate) fn start(monitor: Monitor, store: Store) -> Result<Self, Error> {
-        let guest = match monitor.command(store) {
+    pub(crate) fn start(monitor: Monitor, store: Store, queues: u32) -> Result<Self, Error> {
+        let guest = match monitor.command(store, queues) {
             Some(words) => Self { serial: Serial::spawn(&words)?, _launcher: None },
             None => Self::from_launcher(monitor, store)?,
         };

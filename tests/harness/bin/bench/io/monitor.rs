@@ -58,15 +58,16 @@ impl Monitor {
         matches!(self, Self::QemuDirect | Self::QemuCached)
     }
 
-    /// The command whose serial line is its standard input and output; `None` for the launcher, which gets a request.
-    pub(crate) fn command(self, store: Store) -> Option<Vec<String>> {
+    /// The command whose serial line is its standard input and output, of a guest with as many vCPUs and queues; `None` for
+    /// the launcher, which gets a request.
+    pub(crate) fn command(self, store: Store, queues: u32) -> Option<Vec<String>> {
         let path = store.path();
         let line = match self {
             Self::Launcher | Self::LauncherDirect => return None,
             Self::Vmm | Self::VmmDirect => {
                 let cache = if self.is_direct() { "none" } else { "writeback" };
                 format!(
-                    "/in/vmm --cpus 1 --memory {MEMORY_MIB}M --disk path={path},cache={cache} --kernel /in/vmlinuz \
+                    "/in/vmm --cpus {queues} --memory {MEMORY_MIB}M --disk path={path},cache={cache},queues={queues} --kernel /in/vmlinuz \
                      --initrd /in/initrd --cmdline"
                 )
             }
@@ -75,10 +76,10 @@ impl Monitor {
                 let cache =
                     if self.is_direct() { "cache=none,aio=native" } else { "cache=writeback,aio=threads" };
                 format!(
-                    "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio -smp 1 \
+                    "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio -smp {queues} \
                      -m {MEMORY_MIB} -device virtio-rng-pci -object iothread,id=io \
                      -drive if=none,id=disk,format={format},file={path},{cache} \
-                     -device virtio-blk-pci,drive=disk,iothread=io -kernel /in/vmlinuz -initrd /in/initrd -append"
+                     -device virtio-blk-pci,drive=disk,iothread=io,num-queues={queues} -kernel /in/vmlinuz -initrd /in/initrd -append"
                 )
             }
         };

@@ -24,15 +24,15 @@ impl Workload {
     pub(crate) const ALL: [Self; 4] =
         [Self::RandomRead1, Self::RandomRead32, Self::Sequential8, Self::Mixed8];
 
-    /// The job that is measured for that time, after a tenth of it for nothing.
-    pub(crate) fn job(self, seconds: f64) -> Job {
+    /// The job that is measured for that time, after a tenth of it for nothing, by as many threads.
+    pub(crate) fn job(self, seconds: f64, threads: u32) -> Job {
         let (mode, block, depth) = match self {
             Self::RandomRead1 => (Mode::RandomRead, 4 << 10, 1),
             Self::RandomRead32 => (Mode::RandomRead, 4 << 10, 32),
             Self::Sequential8 => (Mode::SequentialRead, 128 << 10, 8),
             Self::Mixed8 => (Mode::Mixed, 4 << 10, 8),
         };
-        Job { mode, block, depth, limit: Limit::Seconds(seconds), ramp: seconds / 10.0 }
+        Job { mode, block, depth, limit: Limit::Seconds(seconds), ramp: seconds / 10.0, threads }
     }
 }
 
