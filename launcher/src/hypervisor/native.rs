@@ -220,10 +220,12 @@ impl VmThread {
             if let (Exit::Killed, Some(reason)) = (&exit, self.desired.failure()) {
                 break End::Failed(fault(Code::Hypervisor, reason));
             }
+            let cause =
+                if matches!(exit, Exit::TripleFault) { "a triple fault" } else { "a request of the guest" };
             if let Some(end) = end_of(exit, self.launch.reboot) {
                 break end;
             }
-            info!("the guest was reset");
+            info!(cause, "the guest was reset");
             vm = match self.start() {
                 Ok(vm) => vm,
                 Err(fault) => break End::Failed(fault),
@@ -271,9 +273,9 @@ impl VmThread {
 fn end_of(exit: Exit, reboot: RebootPolicy) -> Option<End> {
     match (exit, reboot) {
         (Exit::PowerOff, _) => Some(End::PoweredOff),
-        (Exit::Reset, RebootPolicy::Reboot) => None,
-        (Exit::Reset, RebootPolicy::Terminate) => Some(End::Rebooted),
-        (Exit::TripleFault, _) => Some(End::Crashed("a vCPU of the guest triple-faulted".to_owned())),
+        // A triple fault resets a PC: some kernels reboot by it.
+        (Exit::Reset | Exit::TripleFault, RebootPolicy::Reboot) => None,
+        (Exit::Reset | Exit::TripleFault, RebootPolicy::Terminate) => Some(End::Rebooted),
         (Exit::Panicked, _) => {
             let panic = Panic { r#type: PVPANIC.to_owned(), bugcheck_code: 0 };
             Some(End::Panicked("the guest's kernel panicked".to_owned(), panic))
@@ -294,15 +296,15 @@ mod tests {
             (Exit::PowerOff, RebootPolicy::Reboot, Some(End::PoweredOff)),
             (Exit::Reset, RebootPolicy::Reboot, None),
             (Exit::Reset, RebootPolicy::Terminate, Some(End::Rebooted)),
+            (Exit::TripleFault, RebootPolicy::Reboot, None),
+            (Exit::TripleFault, RebootPolicy::Terminate, Some(End::Rebooted)),
             (Exit::Killed, RebootPolicy::Reboot, Some(End::Killed)),
         ];
         for (exit, reboot, end) in table {
             let case = format!("{exit:?} {reboot:?}");
             assert_eq!(end_of(exit, reboot), end, "{case}");
         }
-        for exit in [Exit::TripleFault, Exit::WatchdogExpired] {
-            assert!(matches!(end_of(exit, RebootPolicy::Reboot), Some(End::Crashed(_))));
-        }
+        assert!(matches!(end_of(Exit::WatchdogExpired, RebootPolicy::Reboot), Some(End::Crashed(_))));
         assert!(matches!(end_of(Exit::Panicked, RebootPolicy::Reboot), Some(End::Panicked(..))));
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Args {
     pub(crate) balloon: bool,
     pub(crate) panic: Vec<PanicModel>,
     pub(crate) watchdog: Option<WatchdogAction>,
+    /// A triple fault is a crash, where it resets a PC.
+    pub(crate) exit_on_triple_fault: bool,
     /// The context ID of its socket device.
     pub(crate) vsock: Option<u32>,
     pub(crate) filesystems: Vec<FilesystemArg>,
@@ -164,6 +166,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let (mut vnc, mut video, mut kvm, mut watchdog, mut vsock) = (None, None, None, None, None);
     let (mut save, mut load, mut balloon, mut filesystems) = (None, None, false, Vec::new());
+    let mut exit_on_triple_fault = false;
     let (mut disks, mut nets, mut inputs, mut panic) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -196,6 +199,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 let action = named("--watchdog", &parser.value()?.string()?)?;
                 once(&mut watchdog, "--watchdog", action)?;
             }
+            Arg::Long("exit-on-triple-fault") => exit_on_triple_fault = true,
             Arg::Long("vsock") => once(&mut vsock, "--vsock", context_id(&parser.value()?.string()?)?)?,
             Arg::Long("fs") => filesystems.push(filesystem(&parser.value()?.string()?)?),
             Arg::Long("save") => once(&mut save, "--save", PathBuf::from(parser.value()?))?,
@@ -225,6 +229,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         balloon,
         panic,
         watchdog,
+        exit_on_triple_fault,
         vsock,
         filesystems,
         kvm,

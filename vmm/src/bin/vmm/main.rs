@@ -91,18 +91,19 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
         let started = Instant::now();
         console.attach(vm.controls());
         match vm.wait() {
-            Exit::Reset if resets.is_loop(started.elapsed()) => {
+            Exit::TripleFault if args.exit_on_triple_fault => {
+                console.close();
+                eprintln!("vmm: the guest crashed: a vCPU triple-faulted");
+                break CRASHED;
+            }
+            Exit::Reset | Exit::TripleFault if resets.is_loop(started.elapsed()) => {
                 console.close();
                 eprintln!("vmm: the guest resets itself over and over; its console shows why");
                 break RESET_LOOP;
             }
             Exit::Reset => {}
+            Exit::TripleFault => tracing::warn!("a vCPU of the guest triple-faulted, which resets it"),
             Exit::PowerOff => break OK,
-            Exit::TripleFault => {
-                console.close();
-                eprintln!("vmm: the guest crashed: a vCPU triple-faulted");
-                break CRASHED;
-            }
             Exit::Panicked => {
                 console.close();
                 eprintln!("vmm: the guest crashed: its kernel panicked");

@@ -39,6 +39,7 @@ Usage: vmm --kernel FILE [OPTION]...
                                    pvpanic (on PCI); may be given several times
   --watchdog ACTION                a watchdog (i6300esb), which does reset, poweroff or shutdown when the guest does
                                    not answer it
+  --exit-on-triple-fault           a vCPU that triple-faults ends the VM, where it resets a PC
   --vsock cid=N                    a socket device with a context ID from 3, which no other guest of the host has;
                                    vhost-vsock, a module of the host's kernel, serves it
   --fs tag=NAME,socket=PATH        a file system of the host, which the guest mounts by its tag (mount -t virtiofs);
@@ -60,8 +61,8 @@ Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (defau
 Exit status:
   0  the guest powered off
   1  an error, or a signal
-  3  the guest crashed: a vCPU triple-faulted, its kernel panicked and has a pvpanic device, or its watchdog
-     expired, whose action is poweroff
+  3  the guest crashed: its kernel panicked and has a pvpanic device, its watchdog expired, whose action is
+     poweroff, or a vCPU triple-faulted and that ends the VM
   4  the guest is in a reset loop: it resets itself again and again, and shows nothing new
   5  left with Ctrl+]
   6  the VM was saved

@@ -53,6 +53,8 @@ fn every_flag_is_parsed() {
     assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
     assert_eq!(run("--kernel k").inputs, []);
     assert_eq!(run("--kernel k --watchdog shutdown").watchdog, Some(WatchdogAction::Shutdown));
+    assert!(run("--kernel k --exit-on-triple-fault").exit_on_triple_fault);
+    assert!(!run("--kernel k").exit_on_triple_fault);
     assert_eq!(run("--kernel k --vsock cid=77").vsock, Some(77));
     let fs = FilesystemArg { tag: "t".into(), socket: "s".into() };
     assert_eq!(run("--kernel k --fs tag=t,socket=s").filesystems, [fs]);
