@@ -11,6 +11,7 @@ use super::{
     VirtQueue,
 };
 use crate::serial::SerialOutput;
+use crate::state::SectionError;
 
 /// Section 5.
 const DEVICE_ID: u16 = 3;
@@ -141,6 +142,19 @@ impl Lane for Console {
         }
     }
 
+    /// The input that waits.
+    fn save(&self) -> Result<Vec<u8>, SectionError> {
+        Ok(self.input.waiting().iter().copied().collect())
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), SectionError> {
+        if state.len() > INPUT_ROOM {
+            return Err(SectionError::Invalid("more input waits than there is room for"));
+        }
+        *self.input.waiting() = state.iter().copied().collect();
+        Ok(())
+    }
+
     fn source(&self) -> Option<BorrowedFd<'_>> {
         Some(self.input.0.ready.as_fd())
     }
@@ -200,6 +214,26 @@ mod tests {
         guest.memory.read_slice(&mut got, GuestAddress(BUFFERS + 16)).unwrap();
         assert_eq!(&got, b"loxxxxxx");
         assert_eq!(input.push(&[b'z'; 100]), 11);
+    }
+
+    #[test]
+    fn input_that_waits_is_there_when_the_guest_goes_on() {
+        let (guest, input, _output) = guest();
+        assert_eq!(input.push(b"hello"), 5);
+        let (console, input) = Console::new(Box::new(|_: &[u8]| {})).unwrap();
+        let mut guest = guest.loaded_into(Box::new(console));
+        guest.add(0, &[(BUFFERS, 3, true)]);
+        guest.kick(0);
+        assert_eq!(guest.wait(0, 1), [(0, 3)]);
+        assert_eq!(input.push(b" world"), 6);
+        guest.add(0, &[(BUFFERS + 16, 64, true)]);
+        guest.kick(0);
+        assert_eq!(guest.wait(0, 1), [(1, 8)]);
+        let mut got = [0; 8];
+        guest.memory.read_slice(&mut got, GuestAddress(BUFFERS + 16)).unwrap();
+        assert_eq!(&got, b"lo world");
+        let (mut console, _) = Console::new(Box::new(|_: &[u8]| {})).unwrap();
+        assert!(console.load(&[0; INPUT_ROOM + 1]).is_err());
     }
 
     #[test]
