@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use vireo_vmconfig::{DiskDevice, MacAddr};
@@ -29,6 +30,8 @@ use crate::virtio::{
 /// How many kinds of device there are, and which of them is the balloon.
 pub(super) const DEVICES: u8 = 10;
 const BALLOON: u8 = 8;
+/// What a reset may take, on a computer where others run too.
+const RESET: Duration = Duration::from_secs(15);
 /// Bytes of RAM.
 const RAM: usize = 256 << 10;
 /// Where a ring is, by the index of its queue.
@@ -244,7 +247,8 @@ impl Driver {
 
     fn reset(&self) {
         self.write(0x14, &[0]);
-        for _ in 0..200_000 {
+        let end = Instant::now() + RESET;
+        while Instant::now() < end {
             let mut status = [0];
             self.mmio.read(self.bar + 0x14, &mut status);
             // Ones where the BAR is somewhere else.
