@@ -194,6 +194,20 @@ fn a_reset_waits_for_what_is_in_flight() {
     assert_eq!(guest.wait(0, 1), [(head, 513)]);
 }
 
+/// The host answers a request late, or never. Stopping the VM waits for ten seconds.
+#[test]
+fn a_disk_that_hangs_does_not_keep_its_vm() {
+    let engine = Manual::new();
+    let mut guest = guest(&engine);
+    let (_, at) = read(&mut guest, 0);
+    drop(engine.when(|state| state.running.len() == 1));
+    let device = guest.device.clone();
+    device.stop();
+    assert_eq!(status(&guest, at), 0xee);
+    // Its thread, which still waits, ends with the answer, and without writing anything.
+    engine.complete(0, Ok(512));
+}
+
 #[test]
 fn without_bus_mastering_no_answer_is_written() {
     let engine = Manual::new();

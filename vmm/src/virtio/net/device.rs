@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::{Device, DeviceInfo, DeviceState, Lane};
 use super::HEADER;
 use super::control::Control;
-use super::offload::{CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, RING_FEATURES, STATUS};
+use super::offload::{self, CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, RING_FEATURES, STATUS};
 use super::offloaded::Offloaded;
 use super::receive::Receive;
 use super::shared::{NetConfig, Shared};
@@ -27,6 +27,8 @@ const DEFAULT_MTU: u16 = 1500;
 pub struct NetDevice {
     taps: Vec<Arc<OwnedFd>>,
     mtu: Option<u16>,
+    /// What the tap can do beside [`OFFERED`].
+    more: u64,
     config: Arc<NetConfig>,
     /// One for each queue pair, or none.
     offloads: Vec<Vhost>,
@@ -53,7 +55,8 @@ impl NetDevice {
             tracing::warn!(%error, "vhost-net cannot be used: the monitor moves the queues of a NIC");
             Vec::new()
         });
-        Ok(Self { offloads, ..Self::on(taps, net) })
+        let more = taps.first().map_or(0, |tap| offload::more_of(tap.as_fd()));
+        Ok(Self { more, offloads, ..Self::on(taps, net) })
     }
 
     /// On what behaves as a tap does.
@@ -61,7 +64,7 @@ impl NetDevice {
         let pairs = u16::try_from(taps.len()).unwrap_or(1);
         let mtu = net.advertised_mtu();
         let config = Arc::new(NetConfig::new(net.mac(), mtu, pairs, net.link().clone()));
-        Self { taps: taps.into_iter().map(Arc::new).collect(), mtu, config, offloads: Vec::new() }
+        Self { taps: taps.into_iter().map(Arc::new).collect(), mtu, more: 0, config, offloads: Vec::new() }
     }
 }
 
@@ -92,7 +95,7 @@ impl Device for NetDevice {
             name: "net",
             id: DEVICE_ID,
             class: 0x02_00_00,
-            features: OFFERED | MAC | MRG_RXBUF | STATUS | CONTROL | mtu | multiqueue,
+            features: OFFERED | self.more | MAC | MRG_RXBUF | STATUS | CONTROL | mtu | multiqueue,
             queues,
             config: self.config.clone(),
             state: DeviceState::Section(self.config.clone()),

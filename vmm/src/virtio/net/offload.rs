@@ -1,8 +1,10 @@
 //! Which work on frames the guest and the tap leave to each other.
 
 use std::ffi::c_uint;
+use std::os::fd::BorrowedFd;
 
 use super::super::offloaded_rings;
+use crate::sys::tap;
 
 /// Feature bits (section 5.1.3). `GUEST` is what the guest takes from us, `HOST` what we take from the guest.
 pub(super) const CSUM: u64 = 1 << 0;
@@ -25,6 +27,9 @@ const CTRL_RX_EXTRA: u64 = 1 << 20;
 pub(super) const GUEST_ANNOUNCE: u64 = 1 << 21;
 pub(super) const MQ: u64 = 1 << 22;
 const CTRL_MAC_ADDR: u64 = 1 << 23;
+const GUEST_USO4: u64 = 1 << 54;
+const GUEST_USO6: u64 = 1 << 55;
+const HOST_USO: u64 = 1 << 56;
 
 /// What the control queue carries out.
 pub(super) const CONTROL: u64 = CTRL_VQ | CTRL_RX | CTRL_RX_EXTRA | GUEST_ANNOUNCE | CTRL_MAC_ADDR;
@@ -32,17 +37,36 @@ pub(super) const CONTROL: u64 = CTRL_VQ | CTRL_RX | CTRL_RX_EXTRA | GUEST_ANNOUN
 /// Those that change how rings and headers are laid out, for what moves the rings.
 pub(super) const RING_FEATURES: u64 = MRG_RXBUF | offloaded_rings::RING_FEATURES;
 
-const LARGE: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_UFO;
+const LARGE: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_UFO | GUEST_USO4 | GUEST_USO6;
 
-/// What a tap can do.
-pub(super) const OFFERED: u64 =
-    CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_UFO | GUEST_CSUM | GUEST_ECN | LARGE;
+/// What every tap can do.
+pub(super) const OFFERED: u64 = CSUM
+    | HOST_TSO4
+    | HOST_TSO6
+    | HOST_ECN
+    | HOST_UFO
+    | GUEST_CSUM
+    | GUEST_ECN
+    | GUEST_TSO4
+    | GUEST_TSO6
+    | GUEST_UFO;
+
+/// Segmentation of UDP, which taps can do since Linux 6.2.
+const USO: u64 = GUEST_USO4 | GUEST_USO6 | HOST_USO;
 
 const TUN_F_CSUM: c_uint = 1;
 const TUN_F_TSO4: c_uint = 2;
 const TUN_F_TSO6: c_uint = 4;
 const TUN_F_TSO_ECN: c_uint = 8;
 const TUN_F_UFO: c_uint = 16;
+const TUN_F_USO4: c_uint = 32;
+const TUN_F_USO6: c_uint = 64;
+
+/// What this tap can do more than others. It hands out none of it afterwards.
+pub(super) fn more_of(tap: BorrowedFd<'_>) -> u64 {
+    let can = tap::set_offload(tap, TUN_F_CSUM | TUN_F_USO4 | TUN_F_USO6).is_ok();
+    if can && tap::set_offload(tap, 0).is_ok() { USO } else { 0 }
+}
 
 /// What the tap may hand to a guest with `features`. Segmentation without checksums makes no sense to it.
 pub(super) fn tap_flags(features: u64) -> c_uint {
@@ -55,6 +79,8 @@ pub(super) fn tap_flags(features: u64) -> c_uint {
         (GUEST_TSO6, TUN_F_TSO6),
         (if large { GUEST_ECN } else { 0 }, TUN_F_TSO_ECN),
         (GUEST_UFO, TUN_F_UFO),
+        // The kernel takes both or neither.
+        (if features & GUEST_USO6 == 0 { 0 } else { GUEST_USO4 }, TUN_F_USO4 | TUN_F_USO6),
     ]
     .into_iter()
     .filter(|(feature, _)| features & feature != 0)
@@ -80,6 +106,9 @@ mod tests {
             (GUEST_CSUM | GUEST_TSO4 | GUEST_ECN, 11, true),
             (GUEST_CSUM | GUEST_UFO, 17, true),
             (OFFERED, 31, true),
+            (OFFERED | USO, 127, true),
+            (GUEST_CSUM | GUEST_USO4, 1, true),
+            (GUEST_CSUM | GUEST_USO4 | GUEST_USO6, 97, true),
             (HOST_TSO4 | CSUM, 0, false),
         ] {
             assert_eq!(tap_flags(features), flags, "{features:#x}");

@@ -176,6 +176,11 @@ impl Section for NetConfig {
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = (pairs > 1).then_some(pairs);
         Ok(())
     }
+
+    /// Switches learn where the guest is now.
+    fn loaded(&self) {
+        self.link.announce();
+    }
 }
 
 impl DeviceConfig for NetConfig {

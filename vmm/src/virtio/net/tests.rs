@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -337,8 +338,114 @@ fn a_link_that_is_down_loses_frames() {
     assert_eq!(guest.read::<2>(0x2006), [1, 0]);
 }
 
+/// What happens to a NIC.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The driver makes a buffer available.
+    Offer,
+    /// A frame arrives.
+    Frame(usize),
+    /// The driver allows the device to access memory, or forbids it.
+    BusMaster(bool),
+    /// The VM is paused and goes on.
+    Pause,
+    /// It goes on in another process, with another tap.
+    Load,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Offer),
+        4 => (1_usize..1500).prop_map(Step::Frame),
+        2 => any::<bool>().prop_map(Step::BusMaster),
+        2 => Just(Step::Pause),
+        1 => Just(Step::Load),
+    ]
+}
+
+/// A driver, with the frames and the buffers that wait for each other.
+struct Book {
+    guest: Guest,
+    wire: OwnedFd,
+    is_master: bool,
+    offered: u32,
+    /// Heads and addresses, the oldest first.
+    free: VecDeque<(u32, u64)>,
+    frames: VecDeque<Vec<u8>>,
+}
+
+impl Book {
+    const BUFFER: u32 = 1600;
+
+    fn take(mut self, step: &Step) -> Self {
+        match *step {
+            // The descriptors of a ring.
+            Step::Offer if self.offered < 60 => {
+                let at = BUFFERS + u64::from(self.offered * Self::BUFFER);
+                self.offered += 1;
+                let head = self.guest.add(0, &[(at, Self::BUFFER, true)]);
+                self.guest.kick(0);
+                self.free.push_back((head.into(), at));
+            }
+            // As many as a socket keeps.
+            Step::Frame(len) if self.frames.len() < 8 => {
+                let frame = frame(len, u8::try_from(len % 256).unwrap());
+                send(&self.wire, &frame);
+                self.frames.push_back(frame);
+            }
+            Step::BusMaster(yes) => {
+                self.guest.write_config(4, &[2 | u8::from(yes) << 2, 0]);
+                self.is_master = yes;
+            }
+            Step::Pause => {
+                assert!(self.guest.device.pause());
+                self.guest.device.resume();
+            }
+            Step::Load if self.is_master => {
+                let (device, mut wires, _) = device(1);
+                self.guest = self.guest.loaded_into(Box::new(device));
+                self.wire = wires.remove(0);
+                self.frames.clear();
+            }
+            Step::Offer | Step::Frame(_) | Step::Load => {}
+        }
+        self.check();
+        self
+    }
+
+    /// Each frame is in the buffer that was offered first, and no other buffer is answered.
+    fn check(&mut self) {
+        let count = if self.is_master { self.frames.len().min(self.free.len()) } else { 0 };
+        if !self.is_master {
+            // What the worker was at has ended.
+            assert!(self.guest.device.pause());
+            self.guest.device.resume();
+        }
+        let answers = if count > 0 { self.guest.wait(0, count) } else { self.guest.answers(0) };
+        let delivered = self.frames.drain(..count).zip(self.free.drain(..count));
+        let mut want = Vec::new();
+        for (mut frame, (head, at)) in delivered {
+            want.push((head, u32::try_from(frame.len()).unwrap()));
+            frame[10] = 1;
+            assert!(bytes(&self.guest, at, frame.len()) == frame, "the frame of buffer {head}");
+        }
+        assert_eq!(answers, want);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn each_frame_is_received_once_and_in_order(steps in prop::collection::vec(step(), 1..50)) {
+        let (mut guest, wire) = guest();
+        guest.start(VERSION_1 | MRG_RXBUF, 64);
+        let (free, frames) = (VecDeque::new(), VecDeque::new());
+        let mut book = Book { guest, wire, is_master: true, offered: 0, free, frames };
+        for step in steps.iter().chain([&Step::BusMaster(true), &Step::Offer, &Step::Frame(60)]) {
+            book = book.take(step);
+        }
+    }
 
     /// Any descriptors in both queues while frames arrive: nothing panics, no worker hangs, a reset is enough.
     #[test]
@@ -422,4 +529,37 @@ fn queue_pairs_and_the_address_stay_as_the_driver_set_them() {
     guest.kick(2);
     send(&wires[1], &frame(100, 1));
     assert_eq!(guest.wait(2, 1), [(0, 112)], "the second pair is in use");
+}
+
+#[test]
+fn a_guest_that_was_loaded_announces_itself() {
+    let (mut guest, _wires, _) = nic(1);
+    guest.start(VERSION_1 | CTRL_VQ | STATUS | GUEST_ANNOUNCE, 16);
+    assert_eq!(guest.read::<2>(0x2006), [1, 0]);
+    let (device, _wires, _) = device(1);
+    let mut guest = guest.loaded_into(Box::new(device));
+    guest.router.take(VECTOR_DATA + 3);
+    assert_eq!(guest.read::<2>(0x2006), [3, 0]);
+    assert_eq!(command(&mut guest, 2, &[3, 0]), 0);
+    assert_eq!(guest.read::<2>(0x2006), [1, 0]);
+}
+
+/// UDP is segmented where the host's kernel can do that; one without leave to make a tap is skipped.
+#[test]
+fn a_tap_says_what_it_can_do() {
+    let tap = match crate::sys::tap::open("vireo-uso-test") {
+        Ok(tap) => tap,
+        Err(error) => {
+            eprintln!("not tested: no tap ({error})");
+            return;
+        }
+    };
+    let release = rustix::system::uname();
+    let mut version = release.release().to_str().unwrap().split(['.', '-']).map(|part| part.parse::<u32>());
+    let since_6_2 = (version.next().unwrap().unwrap(), version.next().unwrap().unwrap()) >= (6, 2);
+    let mac = "52:54:00:00:00:01".parse().unwrap();
+    let device = NetDevice::new(&Net::new(tap, mac)).unwrap();
+    let guest = Guest::new(Box::new(device));
+    let uso = 1 << 54 | 1 << 55 | 1 << 56;
+    assert_eq!(guest.offered() & uso, if since_6_2 { uso } else { 0 });
 }
