@@ -11,6 +11,7 @@ mod portforward;
 mod relay;
 mod usbredir;
 mod vnc;
+mod vsock;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -64,6 +65,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
     let usbredir = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/usbredir";
+    let vsock = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vsock";
     let port = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/portforward/{port}";
     let vmi = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}";
     let lifecycle = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{command}";
@@ -75,6 +77,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(vnc, get(vnc::attach))
         .route(&format!("{vnc}/screenshot"), get(vnc::screenshot))
         .route(usbredir, get(usbredir::attach))
+        .route(vsock, get(vsock::attach))
         .route(port, get(portforward::tcp))
         .route(&format!("{port}/{{protocol}}"), get(portforward::either))
         .route(&format!("{vmi}/guestosinfo"), get(agent::info))

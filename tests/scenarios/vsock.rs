@@ -1,10 +1,10 @@
-//! Guests that talk with their host by VSOCK, and one on a host without it.
+//! Guests that talk with their host by VSOCK, also through the subresource, and one on a host without it.
 
 use std::path::Path;
 use std::time::Duration;
 
 use vireo_tests::guest::{Guest, Monitor};
-use vireo_tests::{Host, HostError, programs, scenario};
+use vireo_tests::{Host, HostError, Output, programs, scenario};
 
 use crate::SOON;
 use crate::scenarios::node::{host_for_a_node_with, manifest};
@@ -57,6 +57,13 @@ fn answers(host: &Host, cid: u64, port: u32) -> Result<(), HostError> {
     Ok(())
 }
 
+/// The subresource of the VMI `one`, by the socket of the node agent.
+fn stream(host: &Host, query: &str) -> Result<Output, HostError> {
+    let path = format!("/v1/namespaces/default/virtualmachineinstances/one/vsock{query}");
+    let socket = host.work("state/handler.sock");
+    host.command(&host.input("vsock")).args(["stream", &socket, &path, "hi"]).run()
+}
+
 fn talk(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostError> {
     host.shell("modprobe vhost_vsock").run()?.ok();
     let standalone = Standalone::start_on(host, chosen)?;
@@ -74,6 +81,15 @@ fn talk(host: &Host, chosen: &'static str, runs: &str) -> Result<(), HostError> 
     for (guest, cid, port) in [(&mut one, first, 7001), (&mut two, second, 7002)] {
         listen(guest, port)?;
         answers(host, cid, port)?;
+    }
+    assert_eq!(stream(host, "?port=7001&tls=false")?.ok(), "HI\n");
+    for (query, why) in [
+        ("?port=7001", "tls: Unsupported value"),
+        ("?port=0&tls=false", "port: Invalid value"),
+        ("?port=7002&tls=false", "cannot connect to VSOCK port 7002 of the guest: "),
+    ] {
+        let refused = stream(host, query)?;
+        assert!(refused.stderr.contains(why), "{query}: {}", refused.stderr);
     }
     // What one guest listens at is not the other's.
     let refused = host.command(&program).args(["send", &second.to_string(), "7001", "hi"]).run()?;

@@ -1,5 +1,4 @@
-//! Relays bytes between a guest and a websocket client: consoles, displays, forwarded ports and USB
-//! devices.
+//! Relays bytes between a guest and a websocket client: consoles, displays, forwarded ports, USB devices and VSOCK ports.
 //!
 //! Binary frames carry the bytes in both directions; text frames are ignored. A client that does not respond to pings
 //! is disconnected; so is one that never reads, since it never receives a ping.

@@ -91,6 +91,44 @@ async fn errors_are_status_objects() {
     }
 }
 
+#[tokio::test]
+async fn vsock_ports_are_of_running_guests_with_the_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::of_a_test(dir.path());
+    let answers = async |phase: &str, attached: bool, query: &str| {
+        let (key, mut vmi) = vmi("default", "one");
+        vmi.spec.domain.devices.autoattach_vsock = attached.then_some(true);
+        // No guest has it: it would have to be the VMI's.
+        (vmi.status.phase, vmi.status.vsock_cid) = (phase.to_owned(), Some(u32::MAX - 1));
+        node.show(&key, Some(vmi));
+        let path = format!("/v1/namespaces/default/virtualmachineinstances/one/vsock{query}");
+        let (code, status) = ask(&node, &path).await;
+        (code, status["message"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(answers("Running", false, "").await, (400, "VSOCK is not attached.".to_owned()));
+    assert_eq!(answers("Scheduled", true, "").await, (400, "VMI is not running".to_owned()));
+    for (query, said) in [
+        ("", "port: Invalid value: \"\": "),
+        ("?port=0&tls=false", "port: Invalid value: \"0\": "),
+        ("?port=4294967296&tls=false", "port: Invalid value: \"4294967296\": "),
+        ("?port=7000", "tls: Unsupported value: \"true\": "),
+        ("?port=7000&tls=false", "a VSOCK connection is a websocket: "),
+    ] {
+        let (code, message) = answers("Running", true, query).await;
+        assert!(code == 400 && message.starts_with(said), "{query}: {code} {message}");
+    }
+    let server = tokio::spawn(serve(bind(&node.state.endpoint()).unwrap(), Arc::clone(&node)));
+    let Err(tokio_tungstenite::tungstenite::Error::Http(answer)) =
+        try_open(&node, "vsock?port=7000&tls=false").await
+    else {
+        panic!("a guest answers that there is not");
+    };
+    let message = String::from_utf8_lossy(answer.body().as_deref().unwrap_or_default()).into_owned();
+    assert_eq!(answer.status(), 500);
+    assert!(message.contains("cannot connect to VSOCK port 7000 of the guest: "), "{message}");
+    server.abort();
+}
+
 /// A running VMI whose console is a socket of the test's own.
 async fn with_console()
 -> (tempfile::TempDir, Arc<Node>, UnixListener, tokio::task::JoinHandle<io::Result<()>>) {

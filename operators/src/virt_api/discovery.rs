@@ -8,7 +8,7 @@ use super::endpoint::{
 };
 use super::{GROUP, VERSIONS};
 
-const CONNECTIONS: [&str; 5] = ["console", "portforward", "usbredir", "vnc", "vnc/screenshot"];
+const CONNECTIONS: [&str; 6] = ["console", "portforward", "usbredir", "vnc", "vnc/screenshot", "vsock"];
 const VM_UPDATES: [&str; 7] =
     [ADD_VOLUME, MEMORY_DUMP, REMOVE_MEMORY_DUMP, REMOVE_VOLUME, "restart", "start", "stop"];
 

@@ -8,8 +8,8 @@ use super::{ApiError, GROUP, VERSIONS};
 
 /// A port of the guest.
 const PORT_FORWARD: &str = "portforward";
-/// What a VMI's console, displays and slots for USB devices are called.
-const STREAMS: [&str; 4] = ["console", "usbredir", "vnc", "vnc/screenshot"];
+/// What a VMI's console, displays, slots for USB devices and VSOCK ports are called.
+const STREAMS: [&str; 5] = ["console", "usbredir", "vnc", "vnc/screenshot", "vsock"];
 /// What the agent in the guest knows.
 pub(super) const AGENT: [&str; 3] = ["filesystemlist", "guestosinfo", "userlist"];
 /// What is done to a running guest, by `PUT`.
@@ -137,7 +137,7 @@ pub struct VolumeEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEndpoint {
     pub(super) key: ObjectKey,
-    /// `console`, `usbredir`, `vnc`, `vnc/screenshot`, `portforward/PORT[/PROTOCOL]`, or one of [`AGENT`] or [`CONTROLS`].
+    /// `console`, `usbredir`, `vnc`, `vnc/screenshot`, `vsock`, `portforward/PORT[/PROTOCOL]`, or one of [`AGENT`] or [`CONTROLS`].
     pub(super) subresource: String,
     /// Whether the VMI is named by its VM.
     pub(super) of_vm: bool,
@@ -156,7 +156,7 @@ impl Endpoint {
     pub fn is_connection(&self) -> bool {
         match self {
             Self::Node(NodeEndpoint { subresource, .. }) => {
-                matches!(subresource.as_str(), "console" | "usbredir" | "vnc")
+                matches!(subresource.as_str(), "console" | "usbredir" | "vnc" | "vsock")
                     || subresource.starts_with(PORT_FORWARD)
             }
             Self::Document(_)
@@ -316,7 +316,7 @@ mod tests {
         ("namespaces/a/virtualmachineinstances/b/vnc", "node"),
         ("namespaces/a/virtualmachineinstances/b/vnc/screenshot", "node"),
         ("namespaces/a/virtualmachineinstances/b/usbredir", "node"),
-        ("namespaces/a/virtualmachineinstances/b/vsock", "-"),
+        ("namespaces/a/virtualmachineinstances/b/vsock", "node"),
         ("namespaces/a/virtualmachineinstances/b/portforward/22", "node"),
         ("namespaces/a/virtualmachineinstances/b/portforward/22/udp", "node"),
         ("namespaces/a/virtualmachineinstances/b/pause", "node"),

@@ -1,4 +1,4 @@
-//! Consoles, displays, USB devices, ports, pauses and resets: the agent of the node answers, as KubeVirt's API does.
+//! Consoles, displays, USB devices, VSOCK and other ports, pauses and resets: the agent of the node answers, as KubeVirt's API does.
 
 use axum::extract::Request;
 use axum::http::{Method, Uri};

@@ -20,7 +20,7 @@ pub struct Unserved {
 }
 
 /// Subresources of a VirtualMachineInstance.
-const OF_VMI: [Unserved; 8] = [
+const OF_VMI: [Unserved; 7] = [
     Unserved { name: "backup", why: BACKUP },
     Unserved { name: "evacuate/cancel", why: MIGRATION },
     Unserved { name: "redefine-checkpoint", why: BACKUP },
@@ -28,7 +28,6 @@ const OF_VMI: [Unserved; 8] = [
     Unserved { name: "sev/injectlaunchsecret", why: SEV },
     Unserved { name: "sev/querylaunchmeasurement", why: SEV },
     Unserved { name: "sev/setupsession", why: SEV },
-    Unserved { name: "vsock", why: "ports of VSOCK devices are not forwarded" },
 ];
 
 /// Subresources of a VirtualMachine.
