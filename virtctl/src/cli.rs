@@ -8,12 +8,13 @@ mod server;
 mod volume;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 pub(crate) use admin::{
     Adm, AdmCommand, Guestfs, LogVerbosity, MemoryDump, MemoryDumpCommand, NewClaim, ObjectGraph, Usbredir,
     VmExport,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use create::{
     CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Filled,
     Infer, Volumes,
@@ -213,6 +214,28 @@ pub(crate) struct Vnc {
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) address: IpAddr,
+    /// Kind of the viewer to start; found in $PATH where --vnc-path does not say where it is
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) vnc_type: Option<ViewerType>,
+    /// Path of the viewer to start, whose kind is --vnc-type
+    #[arg(long, value_name = "PATH", requires = "vnc_type")]
+    pub(crate) vnc_path: Option<PathBuf>,
+    /// Fail where a viewer is connected already and the server has only one at a time
+    #[arg(long)]
+    pub(crate) preserve_session: bool,
+}
+
+/// A kind of viewer, which decides how it gets an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ViewerType {
+    /// TigerVNC
+    Tiger,
+    /// Chicken of the VNC
+    Chicken,
+    /// RealVNC
+    Real,
+    /// remote-viewer of virt-viewer
+    RemoteViewer,
 }
 
 #[derive(Debug, Subcommand)]

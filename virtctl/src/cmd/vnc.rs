@@ -48,7 +48,9 @@ pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
         return screenshot::run(&client, args).await;
     }
     let name = args.vmi.as_deref().ok_or(VncError::NoName)?;
-    let path = client.subresource(name, "vnc");
+    // A node agent of KubeVirt then keeps the viewer that is connected. Vireo's serves several at a time.
+    let subresource = if args.preserve_session { "vnc?preserveSession=true" } else { "vnc" };
+    let path = client.subresource(name, subresource);
     // Requested once before the port is opened, so that an error is reported here and not to a viewer.
     drop(client.stream(&path).await?);
     let (listener, address) = listen(args.address, args.port).await?;
@@ -56,7 +58,7 @@ pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
         println!("{}", json!({ "port": address.port() }));
         return proxy(&client, &path, &listener).await;
     }
-    let mut viewer = viewer::start(address)?;
+    let mut viewer = viewer::start(address, args.vnc_type, args.vnc_path.as_deref())?;
     tokio::select! {
         ended = viewer.ended() => ended.map_err(Failure::from),
         failed = proxy(&client, &path, &listener) => failed,

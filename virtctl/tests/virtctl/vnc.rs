@@ -13,8 +13,13 @@ const VNC: [&str; 4] = ["vnc", "web", "-n", "prod"];
 
 /// `virtctl vnc web` where only the programs of `path` are installed.
 async fn with_programs(path: &Path) -> Output {
+    with_flags(path, &[]).await
+}
+
+async fn with_flags(path: &Path, flags: &[&str]) -> Output {
     let handler = Handler::start();
-    let child = command(&handler.state, &VNC).env("PATH", path).spawn().expect("virtctl starts");
+    let words = [&VNC[..], flags].concat();
+    let child = command(&handler.state, &words).env("PATH", path).spawn().expect("virtctl starts");
     // What it asks before it opens a port.
     drop(handler.websocket("vnc").await);
     finish(child).await
@@ -22,7 +27,11 @@ async fn with_programs(path: &Path) -> Output {
 
 /// A viewer that prints its address, and its exit status.
 fn viewer(directory: &Path, status: u8) {
-    let path = directory.join("xtigervncviewer");
+    viewer_named(directory, "xtigervncviewer", status);
+}
+
+fn viewer_named(directory: &Path, name: &str, status: u8) {
+    let path = directory.join(name);
     let script = format!("#!/bin/sh\necho \"viewer of $1\"\nexit {status}\n");
     std::fs::write(&path, script).expect("a script");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a program");
@@ -48,6 +57,46 @@ async fn a_viewer_is_started_and_its_end_is_ours() {
     let output = with_programs(programs.path()).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("xtigervncviewer ended with exit status: 3"), "{}", said(&output));
+}
+
+#[tokio::test]
+async fn a_viewer_is_chosen_by_its_kind_and_its_path() {
+    let (programs, elsewhere) =
+        (tempfile::tempdir().expect("scratch"), tempfile::tempdir().expect("scratch"));
+    viewer(programs.path(), 0);
+    viewer_named(elsewhere.path(), "display", 0);
+    let printed = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+
+    let output = with_flags(programs.path(), &["--vnc-type", "tiger"]).await;
+    assert!(printed(&output).starts_with("viewer of 127.0.0.1::"), "{}", said(&output));
+    let output = with_flags(programs.path(), &["--vnc-type", "remote-viewer"]).await;
+    assert!(said(&output).contains("looked for remote-viewer)"), "{}", said(&output));
+    let path = elsewhere.path().join("display");
+    let path = path.to_str().expect("a path of UTF-8");
+    let output = with_flags(programs.path(), &["--vnc-type", "remote-viewer", "--vnc-path", path]).await;
+    assert!(printed(&output).starts_with("viewer of vnc://127.0.0.1:"), "{}", said(&output));
+    let output = with_flags(programs.path(), &["--vnc-type", "tiger", "--vnc-path", "/nonexistent"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("cannot start /nonexistent"), "{}", said(&output));
+
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    for flags in [&["--vnc-path", path][..], &["--vnc-type", "other"]] {
+        let output = finish(virtctl(&scratch, &[&VNC[..], flags].concat())).await;
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_asked_to_preserve_a_session() {
+    let handler = Handler::start();
+    let child = virtctl(&handler.state, &[&VNC[..], &["--proxy-only", "--preserve-session"]].concat());
+    let message = "Active VNC connection. Request denied.";
+    let asked = handler
+        .answer("503 Service Unavailable", &format!(r#"{{"kind":"Status","message":"{message}"}}"#))
+        .await;
+    let expected = "GET /v1/namespaces/prod/virtualmachineinstances/web/vnc?preserveSession=true HTTP/1.1";
+    assert_eq!(asked, expected);
+    assert_eq!(said(&finish(child).await), format!("virtctl: {message}\n"));
 }
 
 #[tokio::test]
