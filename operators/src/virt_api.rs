@@ -5,6 +5,7 @@
 
 pub mod agents;
 mod body;
+mod created;
 pub mod discovery;
 mod documents;
 mod endpoint;

@@ -11,6 +11,7 @@ use tower::ServiceExt as _;
 use vireo_client::metrics::{self, Metric, RequestCounter, gauge};
 use vireo_client::tls::ClientCertificate;
 
+use super::created::CreatedVms;
 use super::front_proxy::{FrontProxy, authorize};
 use super::{ApiError, VirtApi};
 use crate::admission::Admission;
@@ -37,10 +38,15 @@ pub fn router(
     admission: Admission,
 ) -> Router {
     let api = Api { client: client.clone(), virt_api, proxy };
+    let created = CreatedVms::default();
     let webhook = |webhook: Webhook| {
-        let admission = admission.clone();
+        let (admission, created) = (admission.clone(), created.clone());
         post(move |Json(review): Json<Value>| async move {
-            Json(webhooks::answer(&admission, webhook, &review).await)
+            let answer = webhooks::answer(&admission, webhook, &review).await;
+            if webhook == Webhook::Validate {
+                created.observe(&review, &answer);
+            }
+            Json(answer)
         })
         .layer(DefaultBodyLimit::max(LARGEST_REVIEW))
     };
@@ -53,7 +59,10 @@ pub fn router(
         Webhook::Uninstall,
     ];
     let webhooks = all.into_iter().fold(Router::new(), |router, one| router.route(one.path(), webhook(one)));
-    let monitoring = metrics::router(requests, |set| set.add(&READY, Vec::new(), Some(1.into())));
+    let monitoring = metrics::router(requests, move |set| {
+        set.add(&READY, Vec::new(), Some(1.into()));
+        created.add(set);
+    });
     webhooks
         .merge(monitoring)
         // Aggregating servers merge it.
