@@ -10,6 +10,11 @@ const COMPONENTS: [&str; 4] = ["virt-api", "virt-controller", "virt-handler", "v
 /// Those of which one replica leads.
 const LEADING: [&str; 2] = ["virt-controller", "virt-operator"];
 
+/// The name of requests of versions of KubeVirt's API that are deprecated.
+const DEPRECATED_REQUESTS: &str = "cluster:kubevirt_api_request_deprecated_total:sum";
+/// The name of the memory that components use beyond what they request.
+const MEMORY_DELTA: &str = "container:kubevirt_memory_delta_from_requested_bytes:max";
+
 fn record(name: impl Into<String>, expr: impl Into<String>) -> Value {
     json!({"record": name.into(), "expr": expr.into()})
 }
@@ -22,24 +27,44 @@ fn plain(component: &str) -> String {
 /// KubeVirt's, by what kube-state-metrics and the kubelets know of nodes and Pods, and what components say. Those whose
 /// names have colons are its present ones; the others, which it has replaced by them, stay for dashboards that ask for them.
 pub(super) fn records() -> Vec<Value> {
-    let kvm = KVM_RESOURCE.replace(['.', '/'], "_");
-    let nodes = "count(count by (node) (kube_node_status_allocatable))";
-    let with_kvm = format!("count(kube_node_status_allocatable{{resource=\"{kvm}\"}} != 0) or vector(0)");
+    // Arbiters keep quorum and run no Pods of users.
+    let without_pods = "cluster:kubevirt_non_schedulable_nodes:sum";
+    let nodes = format!("count(count by (node) (kube_node_status_allocatable)) - {without_pods}");
+    let with_kvm = format!("count({} != 0) or vector(0)", allocatable_kvm());
     let transitions = ["error", "migrating", "non_running", "running", "starting"]
         .map(|group| format!("kubevirt_vm_{group}_status_last_transition_timestamp_seconds"));
     let vms = format!("sum by (namespace) (count by (name, namespace) ({}))", transitions.join(" + "));
+    let deprecated = "sum by (group, version, resource, subresource, verb) (apiserver_request_total) \
+                      and on(group, version, resource, subresource) \
+                      apiserver_requested_deprecated_apis{group=\"kubevirt.io\"}";
+    let orphaned = "kube_persistentvolumeclaim_resource_requests_storage_bytes \
+                    unless on(namespace, persistentvolumeclaim) \
+                    (kube_pod_spec_volumes_persistentvolumeclaims_info or kubevirt_vm_disk_allocated_size_bytes)";
     let mut records = vec![
-        record("cluster:kubevirt_nodes_allocatable:count", nodes),
+        record(without_pods, "count(count by (node) (kube_node_role{role=\"arbiter\"})) or vector(0)"),
+        record("cluster:kubevirt_nodes_allocatable:count", &*nodes),
         record("kubevirt_allocatable_nodes", nodes),
         record("cluster:kubevirt_nodes_with_kvm:count", &*with_kvm),
         record("kubevirt_nodes_with_kvm", with_kvm),
         record("namespace:kubevirt_vm:sum", &*vms),
         record("kubevirt_number_of_vms", vms),
+        record("kubevirt_vm_created_total", "sum by (namespace) (kubevirt_vm_created_by_pod_total)"),
+        record(DEPRECATED_REQUESTS, deprecated),
+        record("kubevirt_api_request_deprecated_total", DEPRECATED_REQUESTS),
+        record("pvc:kubevirt_suspected_orphaned_storage_bytes:info", orphaned),
     ];
     records.extend(COMPONENTS.into_iter().flat_map(of_component));
     records.extend(of_vmis());
     records.extend(["rss", "working_set_bytes"].into_iter().flat_map(memory_margin));
+    records.extend(["rss", "working_set_bytes"].map(memory_delta));
+    records.push(record("kubevirt_memory_delta_from_requested_bytes", MEMORY_DELTA));
     records
+}
+
+/// What kube-state-metrics knows of the nodes' KVM.
+fn allocatable_kvm() -> String {
+    let kvm = KVM_RESOURCE.replace(['.', '/'], "_");
+    format!("kube_node_status_allocatable{{resource=\"{kvm}\"}}")
 }
 
 /// How many Pods of a component there are, by what they are doing.
@@ -113,6 +138,20 @@ fn memory_margin(used: &str) -> [Value; 2] {
         record(format!("pod_container:kubevirt_vm_memory_request_margin_based_on_{what}_bytes:sum"), &*expr),
         record(format!("kubevirt_vm_container_memory_request_margin_based_on_{what}_bytes"), expr),
     ]
+}
+
+/// The Pod of each component, and of the launchers, that uses the most memory beyond what it requests, by a metric of the
+/// kubelets.
+fn memory_delta(used: &str) -> Value {
+    let containers = format!("container=~\"{}|compute\"", COMPONENTS.join("|"));
+    let requests = format!("kube_pod_container_resource_requests{{{containers}, resource=\"memory\"}}");
+    let expr = format!(
+        "topk by (container) (1, max by (container, namespace, node, pod) \
+         (container_memory_{used}{{{containers}, pod=~\"virt-.*\"}} \
+         - on(pod, container, namespace) group_left(node) {requests}))"
+    );
+    let reason = format!("memory_{}_delta_from_request", used.trim_end_matches("_bytes"));
+    json!({"record": MEMORY_DELTA, "expr": expr, "labels": {"reason": reason}})
 }
 
 const CRITICAL: (u32, &str, &str) = (10, "critical", "critical");
@@ -265,6 +304,40 @@ fn orphaned() -> Value {
     )
 }
 
+/// No node runs VMs: none has KVM and emulation is off, or none takes Pods and has a node agent that is ready. Where
+/// kube-state-metrics does not show the label of the node agents, only the first is known.
+fn no_nodes() -> Value {
+    let label = |value: &str| format!("kube_node_labels{{label_kubevirt_io_schedulable{value}}}");
+    let sum = |metric: &str| format!("(sum({metric}) or vector(0)) == 0");
+    let hypervisors =
+        format!("{} and {}", sum(&allocatable_kvm()), sum("kubevirt_configuration_emulation_enabled"));
+    let schedulable = format!("{} unless on(node) kube_node_spec_unschedulable == 1", label("=\"true\""));
+    let agents = format!("(count({schedulable}) or vector(0)) == 0 and count({}) > 0", label("=~\".+\""));
+    alert(
+        "KubeVirtNoAvailableNodesToRunVMs",
+        format!("({hypervisors}) or ({agents})"),
+        (5, "warning", "critical"),
+        "No node of the cluster can run VMs.",
+    )
+}
+
+/// Requests of deprecated versions, other than lists and watches, which garbage collectors and clients of all kinds make.
+fn deprecated_requests() -> Value {
+    let requests = format!("{DEPRECATED_REQUESTS}{{verb!~\"LIST|WATCH\"}}");
+    // A counter that has just appeared has not increased.
+    let (increase, new) = (
+        format!("round(increase({requests}[10m])) > 0"),
+        format!("{requests} > 0 unless {requests} offset 10m"),
+    );
+    alert(
+        "KubeVirtDeprecatedAPIRequested",
+        format!("sum by (resource, group, version) (({increase}) or ({new}))"),
+        (0, "info", "none"),
+        "{{ $labels.resource }}.{{ $labels.group }}/{{ $labels.version }}, which is deprecated, was requested in the last \
+         10 minutes.",
+    )
+}
+
 /// Those with KubeVirt's names mean what KubeVirt's mean; the others are about node agents and launchers.
 pub(super) fn alerts() -> Vec<Value> {
     let several = |what: &str| format!("(cluster:kubevirt_nodes_allocatable:count > 1) and ({what} < 2)");
@@ -286,6 +359,8 @@ pub(super) fn alerts() -> Vec<Value> {
     alerts.extend(of_guests());
     alerts.extend([
         orphaned(),
+        no_nodes(),
+        deprecated_requests(),
         alert(
             "VirtHandlerDaemonSetRolloutFailing",
             format!("{} != {}", daemons("number_ready"), daemons("desired_number_scheduled")),
@@ -372,6 +447,7 @@ pub(super) fn alerts() -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
 
     use super::*;
 
@@ -379,10 +455,10 @@ mod tests {
     #[test]
     fn rules_have_names_of_their_own_and_say_how_bad_it_is() {
         let all = [records(), alerts()].concat();
-        // An alert may have one name for two severities, as KubeVirt's have.
+        // An alert may have one name for two severities, and a record for two reasons, as KubeVirt's have.
         let name = |rule: &Value| {
             let name = rule["alert"].as_str().or(rule["record"].as_str()).unwrap();
-            format!("{name} {}", rule["labels"]["severity"])
+            format!("{name} {} {}", rule["labels"]["severity"], rule["labels"]["reason"])
         };
         let mut names: Vec<String> = all.iter().map(name).collect();
         names.sort();
@@ -400,7 +476,8 @@ mod tests {
     }
 
     /// What the components serve of what rules ask for.
-    const SERVED: [&str; 27] = [
+    const SERVED: [&str; 30] = [
+        "kubevirt_configuration_emulation_enabled",
         "kubevirt_rest_client_requests_total",
         "kubevirt_virt_api_ready_status",
         "kubevirt_virt_controller_leading_status",
@@ -408,6 +485,8 @@ mod tests {
         "kubevirt_virt_handler_ready_status",
         "kubevirt_virt_operator_leading_status",
         "kubevirt_virt_operator_ready_status",
+        "kubevirt_vm_created_by_pod_total",
+        "kubevirt_vm_disk_allocated_size_bytes",
         "kubevirt_vm_error_status_last_transition_timestamp_seconds",
         "kubevirt_vm_info",
         "kubevirt_vm_migrating_status_last_transition_timestamp_seconds",
@@ -430,6 +509,43 @@ mod tests {
         "vireo_metrics_vmis_missing",
     ];
 
+    /// Rust files below a directory, except this one.
+    fn sources(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let read = |path: PathBuf| match path.extension() {
+            None => sources(&path),
+            Some(extension) if extension == "rs" && !path.ends_with("monitoring/rules.rs") => {
+                vec![std::fs::read_to_string(&path).unwrap()]
+            }
+            Some(_) => Vec::new(),
+        };
+        entries.flat_map(read).collect()
+    }
+
+    /// By their names in the components' code. Counters may be written without the suffix that the encoder adds.
+    #[test]
+    fn components_serve_the_metrics_that_rules_ask_for() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let components = ["client", "handler", "install", "operators"];
+        let text: String =
+            components.iter().flat_map(|name| sources(&workspace.join(name).join("src"))).collect();
+        let is_there = |name: &str| text.contains(&format!("\"{name}\""));
+        for metric in SERVED {
+            assert!(is_there(metric) || metric.strip_suffix("_total").is_some_and(is_there), "{metric}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_missing_only_where_it_is_known() {
+        let alert = no_nodes();
+        let expr = alert["expr"].as_str().unwrap();
+        assert!(expr.contains("resource=\"devices_kubevirt_io_kvm\""), "{expr}");
+        assert!(
+            expr.contains("count(kube_node_labels{label_kubevirt_io_schedulable=~\".+\"}) > 0"),
+            "{expr}"
+        );
+    }
+
     #[test]
     fn rules_ask_for_metrics_that_there_are() {
         let (records, mut asked) = (records(), BTreeSet::new());
@@ -439,7 +555,10 @@ mod tests {
             let words =
                 expr.split(|letter: char| !letter.is_ascii_alphanumeric() && !['_', ':'].contains(&letter));
             let names = words.filter(|word| word.contains("kubevirt_") || word.starts_with("vireo_"));
-            let names = names.filter(|word| !word.contains("devices_") && !word.starts_with("kube_"));
+            let foreign = |word: &str| {
+                word.contains("devices_") || word.starts_with("kube_") || word.starts_with("label_")
+            };
+            let names = names.filter(|word| !foreign(word));
             asked.extend(names.filter(|name| !recorded.contains(name)).map(str::to_owned));
         }
         assert_eq!(asked.iter().map(String::as_str).collect::<Vec<_>>(), SERVED);
