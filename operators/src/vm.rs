@@ -12,6 +12,7 @@ mod nics;
 pub mod orphan;
 mod printable;
 mod provision;
+mod refused;
 mod requests;
 mod strategy;
 mod volume_patch;
@@ -21,6 +22,7 @@ pub use decide::{Action, Decision, Observed, decide};
 pub use declared::{LiveChange, mark_ephemeral};
 pub use instance::{Revision, Start};
 pub use provision::Provision;
+pub use refused::{Refusable, Refused};
 pub use requests::{
     Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
 };

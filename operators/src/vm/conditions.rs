@@ -1,11 +1,29 @@
 use jiff::Timestamp;
 use vireo_api::v1::{Condition, VirtualMachineInstance};
 
+/// Why a VM has the condition `Failure`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailureReason {
+    /// Its instance, or what that needs, cannot be created.
+    FailedCreate,
+    /// Its instance cannot be deleted.
+    FailedDelete,
+}
+
+impl FailureReason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::FailedCreate => "FailedCreate",
+            Self::FailedDelete => "FailedDelete",
+        }
+    }
+}
+
 /// What the conditions of a VM report beside those of its instance.
 #[derive(Debug, Default)]
 pub(super) struct Own {
-    /// Why the last step cannot be taken.
-    pub(super) failure: Option<String>,
+    /// Why the last step cannot be taken, and its explanation.
+    pub(super) failure: Option<(FailureReason, String)>,
     /// The template changed under a running instance.
     pub(super) restart_required: bool,
 }
@@ -25,8 +43,8 @@ pub(super) fn conditions(
         all.push(not_ready(instance.is_some()));
     }
     all.extend(before.iter().filter(|one| one.r#type == KEPT).cloned());
-    if let Some(message) = &own.failure {
-        all.push(condition("Failure", ("True", "FailedCreate"), message));
+    if let Some((reason, message)) = &own.failure {
+        all.push(condition("Failure", ("True", reason.as_str()), message));
     }
     if own.restart_required {
         let message = "the template has changed since the instance was started; a restart applies it";

@@ -22,7 +22,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 pub use caches::Caches;
 
-use super::{Action, Observed, Provision, Revision, decide, orphan};
+use super::{Action, Observed, Provision, Refusable, Refused, Revision, decide, orphan};
 use crate::Problem;
 use crate::ReconcileError;
 use crate::config::LiveConfig;
@@ -43,8 +43,8 @@ pub struct Controller {
     config: LiveConfig,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Why DataVolumes of templates could not be created the last time.
-    refused: Mutex<HashMap<ObjectKey, String>>,
+    /// What the API server has refused of each VM.
+    refused: Mutex<HashMap<ObjectKey, Refused>>,
 }
 
 impl Controller {
@@ -81,7 +81,7 @@ impl Controller {
         Self { client, caches, config, recorder, queue, refused: Mutex::default() }
     }
 
-    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, String>> {
+    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, Refused>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -246,11 +246,11 @@ impl Reconcile for Controller {
             revision: revision.as_ref().map(|revision| &revision.value),
             expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
             provision: &provision,
-            refused: refused.as_deref(),
+            refused: refused.as_ref(),
             now,
             jitter: f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0,
         });
-        if !matches!(decision.action, Action::CreateDataVolumes(_)) {
+        if refused.is_some_and(|refused| Refusable::of(&decision.action) != Some(refused.action)) {
             self.refused().remove(key);
         }
         let mut try_again = None;

@@ -5,13 +5,14 @@ use vireo_api::v1::{
     VirtualMachineStatus, VolumeRequest,
 };
 
-use super::conditions::{Own, conditions};
+use super::conditions::{FailureReason, Own, conditions};
 use super::declared::{self, LiveChange};
 use super::instance::{self, Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::memory_dump::DumpVolume;
 use super::printable::printable;
 use super::provision::Provision;
+use super::refused::{Refusable, Refused};
 use super::requests::{self, START};
 use super::strategy::{RunStrategy, StrategyError};
 use super::{FINALIZER, backoff, memory_dump, volumes};
@@ -29,8 +30,8 @@ pub struct Observed<'a> {
     pub expanded: Option<Result<&'a VirtualMachineInstanceTemplateSpec, &'a str>>,
     /// How far the DataVolumes of its templates are.
     pub provision: &'a Provision,
-    /// Why those that do not exist could not be created the last time.
-    pub refused: Option<&'a str>,
+    /// What was refused the last time.
+    pub refused: Option<&'a Refused>,
     /// The current time.
     pub now: Timestamp,
     /// A random number from 0 to 1, which spreads restarts of VMs that failed together.
@@ -111,6 +112,9 @@ pub fn decide(observed: Observed<'_>) -> Decision {
         outcome.unwrap_or_else(|error: DecideError| (Action::Wait, Some(error.to_string())));
     let changed = revision.is_some_and(|revision| is_outdated(vm, revision)) || waits_for_restart(&observed);
     let is_refused = failure.is_some();
+    let failure = failure
+        .map(|message| (FailureReason::FailedCreate, message))
+        .or_else(|| refusal(&action, observed.refused));
     let own = Own { failure, restart_required: changed && !life.is_over() };
     status.conditions = conditions(&vm.status.conditions, instance, &own, now);
     status.created = instance.is_some();
@@ -133,6 +137,17 @@ pub fn decide(observed: Observed<'_>) -> Decision {
         ) && life == Life::Absent
     });
     Decision { status, action, requeue_at }
+}
+
+/// Why an action on the VMI, which is tried again, failed the last time.
+fn refusal(action: &Action, refused: Option<&Refused>) -> Option<(FailureReason, String)> {
+    let refused = refused.filter(|refused| Some(refused.action) == Refusable::of(action))?;
+    match refused.action {
+        Refusable::CreateVmi => Some((FailureReason::FailedCreate, refused.message.clone())),
+        Refusable::DeleteVmi => Some((FailureReason::FailedDelete, refused.message.clone())),
+        // With what is wrong with the templates.
+        Refusable::CreateDataVolumes => None,
+    }
 }
 
 /// Whether a volume is plugged in by a restart alone.
@@ -176,7 +191,8 @@ fn provisioned(
     let is_held = is_start && *provision != Provision::Ready;
     // Without the volume that a request removes, they may be ready.
     let action = apply_volumes(if is_held { Action::Wait } else { action }, observed, status);
-    let (missing, failure) = provision.due(vm, is_start, refused);
+    let refused = refused.filter(|refused| refused.action == Refusable::CreateDataVolumes);
+    let (missing, failure) = provision.due(vm, is_start, refused.map(|refused| refused.message.as_str()));
     match (action, missing) {
         (Action::Wait, Some(missing)) => (Action::CreateDataVolumes(missing.to_vec()), failure),
         (action, _) => (action, failure),

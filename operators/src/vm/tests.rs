@@ -182,6 +182,32 @@ fn failed_starts_have_a_reason() {
     assert_eq!(chosen, "spec.instancetype: not found");
 }
 
+#[test]
+fn what_is_refused_is_a_failure_until_it_is_done() {
+    let failure = |world: &World| {
+        let failure = world.vm.status.conditions.iter().find(|one| one.r#type == "Failure")?;
+        Some((failure.reason.clone(), failure.message.clone()))
+    };
+    let refused = |reason: &str| Some((reason.to_owned(), "not allowed".to_owned()));
+    let mut world = World::new("Always");
+    world.refused_action = Some(Refusable::CreateVmi);
+    world.settle();
+    assert_eq!((world.phase(), failure(&world)), (None, refused("FailedCreate")));
+    world.refused_action = None;
+    world.settle();
+    assert!(world.runs());
+    assert_eq!(failure(&world), None);
+
+    world.refused_action = Some(Refusable::DeleteVmi);
+    world.vm.spec.run_strategy = Some("Halted".to_owned());
+    world.settle();
+    assert!(world.runs());
+    assert_eq!(failure(&world), refused("FailedDelete"));
+    world.refused_action = Some(Refusable::CreateVmi);
+    world.settle();
+    assert_eq!((world.phase(), failure(&world)), (None, None), "another action was refused");
+}
+
 /// Something that may happen at any time.
 #[derive(Clone, Debug)]
 enum Event {

@@ -16,13 +16,15 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::life::Life;
 use super::super::memory_dump::{self, DumpVolume};
-use super::super::{Action, LiveChange, RunStrategy, SpecOwner, Start, plug, set_volumes_and_nics};
+use super::super::{
+    Action, LiveChange, Refusable, Refused, RunStrategy, SpecOwner, Start, plug, set_volumes_and_nics,
+};
 use super::Controller;
 use crate::ReconcileError;
 use crate::deletion::Deletion;
 use crate::revision::controller_revision;
 
-/// When a VMI or a DataVolume is created again whose creation was refused.
+/// When an action is tried again that was refused.
 pub(super) const START_AGAIN: Duration = Duration::from_secs(10);
 
 /// What the API server says.
@@ -101,13 +103,25 @@ impl<'a> Actuator<'a> {
             (Action::ApplyMemoryDump(volume), _) => self.set_dump_volume(&volume).await?,
             (Action::CreateDataVolumes(templates), _) => return self.create_data_volumes(&templates).await,
             (Action::CreateVmi(start), _) => return self.start(*start).await,
-            (Action::DeleteVmi, Some(vmi)) => self.delete(vmi).await?,
+            (Action::DeleteVmi, Some(vmi)) => return self.delete(vmi).await,
             (Action::ReleaseVmi, Some(vmi)) => {
                 self.controller.remove_finalizer(Kind::VMI, &vmi.metadata).await?;
             }
             (Action::Wait | Action::DeleteVmi | Action::ReleaseVmi, _) => {}
         }
         Ok(None)
+    }
+
+    pub(super) fn key(&self) -> ObjectKey {
+        ObjectKey::new(&self.vm.metadata.namespace, &self.vm.metadata.name)
+    }
+
+    /// Remembers what was refused. When to try it again: at once where the status does not say so yet, which is written
+    /// first.
+    pub(super) fn refused(&self, action: Refusable, message: String) -> Duration {
+        let refused = Refused { action, message };
+        let before = self.controller.refused().insert(self.key(), refused.clone());
+        if before == Some(refused) { START_AGAIN } else { Duration::ZERO }
     }
 
     pub(super) async fn publish(&self, reason: Reason, message: String) {
@@ -239,23 +253,25 @@ impl<'a> Actuator<'a> {
                 if !write::already_exists(&error) && write::rejection(&error).is_none() {
                     return Err(error.into());
                 }
-                self.publish(
-                    Reason::FailedCreate,
-                    format!("Error creating virtual machine instance: {}", message(&error)),
-                )
-                .await;
-                Ok(Some(START_AGAIN))
+                let text = format!("Error creating virtual machine instance: {}", message(&error));
+                self.publish(Reason::FailedCreate, text.clone()).await;
+                Ok(Some(self.refused(Refusable::CreateVmi, text)))
             }
         }
     }
 
-    async fn delete(&self, vmi: &Cached<VirtualMachineInstance>) -> Result<(), ReconcileError> {
+    async fn delete(&self, vmi: &Cached<VirtualMachineInstance>) -> Result<Requeue, ReconcileError> {
         let ObjectKey { namespace, name } = &vmi.key;
         let api = Kind::VMI.namespaced(&self.controller.client, namespace);
         let uid = &vmi.uid;
         let deletion = Deletion { what: "virtual machine instance", name, uid };
         let regarding = Regarding::new(Kind::VM, &self.vm.metadata);
-        let left = deletion.carry_out(&api, &self.controller.recorder, regarding).await?;
+        let left = deletion.carry_out(&api, &self.controller.recorder, regarding).await;
+        if let Some(status) = left.as_ref().err().and_then(write::rejection) {
+            let text = format!("Error deleting virtual machine instance {name}: {}", status.message);
+            return Ok(Some(self.refused(Refusable::DeleteVmi, text)));
+        }
+        let left = left?;
         let text =
             format!("Stopped the virtual machine by deleting the virtual machine instance with uid {uid}");
         self.publish(Reason::SuccessfulDelete, text).await;
@@ -263,6 +279,6 @@ impl<'a> Actuator<'a> {
             Some(leaving) => self.controller.caches.show(Kind::VMI, &leaving).await,
             None => self.controller.caches.vmis.shows(0, &[(vmi.key.clone(), uid.clone())]).await,
         }
-        Ok(())
+        Ok(None)
     }
 }

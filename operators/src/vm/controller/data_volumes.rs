@@ -2,7 +2,6 @@
 //! VM is asked for before anything is cloned for it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::api::{DynamicObject, PostParams};
@@ -16,7 +15,7 @@ use vireo_client::informer::revision;
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
-use super::super::provision;
+use super::super::{Refusable, provision};
 use super::Caches;
 use super::actuator::{Actuator, START_AGAIN};
 use crate::ReconcileError;
@@ -94,15 +93,11 @@ impl Actuator<'_> {
                 Err(CreateError::Failed(error)) => return Err(error),
             }
         }
-        let key = ObjectKey::new(&self.vm.metadata.namespace, &self.vm.metadata.name);
         if refusals.is_empty() {
-            self.controller.refused().remove(&key);
+            self.controller.refused().remove(&self.key());
             return Ok(again);
         }
-        let refused = refusals.join("; ");
-        let is_known =
-            self.controller.refused().insert(key, refused.clone()).is_some_and(|old| old == refused);
-        Ok(Some(if is_known { START_AGAIN } else { Duration::ZERO }))
+        Ok(Some(self.refused(Refusable::CreateDataVolumes, refusals.join("; "))))
     }
 
     /// Whether it did not exist before.

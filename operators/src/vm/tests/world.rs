@@ -20,6 +20,8 @@ pub(super) struct World {
     pub(super) storage: Cluster,
     /// Why no DataVolumes can be created.
     pub(super) refused: Option<&'static str>,
+    /// An action on the VMI that is refused.
+    pub(super) refused_action: Option<Refusable>,
     pub(super) now: Timestamp,
     pub(super) again: Option<Timestamp>,
     /// Whether guests come as far as running; else they fail on the way.
@@ -44,6 +46,7 @@ impl World {
             expanded: None,
             storage: Cluster { has_cdi: true, ..Cluster::default() },
             refused: None,
+            refused_action: None,
             now,
             again: None,
             guests_run: true,
@@ -55,7 +58,11 @@ impl World {
     pub(super) fn step(&mut self) -> bool {
         let (vm, instance, revision) = (&self.vm, self.instance.as_ref(), self.revision.as_ref());
         let expanded = self.expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str));
-        let (provision, refused) = (&Provision::of(vm, &self.storage), self.refused);
+        let provision = &Provision::of(vm, &self.storage);
+        let of_templates = self.refused.map(|message| (Refusable::CreateDataVolumes, message));
+        let refused = of_templates.or(self.refused_action.map(|action| (action, "not allowed")));
+        let refused = refused.map(|(action, message)| Refused { action, message: message.to_owned() });
+        let refused = refused.as_ref();
         let (now, jitter) = (self.now, 1.0);
         let decision = decide(Observed { vm, instance, revision, expanded, provision, refused, now, jitter });
         self.again = decision.requeue_at;
@@ -64,11 +71,17 @@ impl World {
         let waits = match &decision.action {
             Action::Wait => true,
             Action::CreateDataVolumes(_) => self.refused.is_some(),
-            _ => false,
+            action => self.refuses(action),
         };
-        self.perform(decision.action);
+        if !self.refuses(&decision.action) {
+            self.perform(decision.action);
+        }
         let lived = self.live();
         changed || !waits || lived
+    }
+
+    fn refuses(&self, action: &Action) -> bool {
+        self.refused_action.is_some() && Refusable::of(action) == self.refused_action
     }
 
     /// Until there is nothing more to do now.
