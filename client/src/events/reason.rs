@@ -80,6 +80,8 @@ reasons! {
         Started = "Started",
         /// A guest ended well.
         Stopped = "Stopped",
+        /// The hypervisor of a guest is removed.
+        Deleted = "Deleted",
     }
     Warning {
         /// It could not be created.

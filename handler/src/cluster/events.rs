@@ -4,7 +4,8 @@ use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Stat
 use vireo_client::events::Reason;
 
 use crate::reconcile::status::{
-    ConditionType, NO_POD_INTERFACE, PAUSED_IO_ERROR, Phase, failure, io_errors, readiness_failure,
+    ConditionType, GRACE_EXPIRED, KILLED, NO_POD_INTERFACE, PAUSED_IO_ERROR, Phase, failure, io_errors,
+    readiness_failure,
 };
 
 /// An event that is to be published.
@@ -49,8 +50,19 @@ pub(super) fn events(
             events.extend(entered(Phase::Scheduled));
         }
         events.extend(entered(phase));
+        events.extend(removal(left, is));
     }
     events
+}
+
+/// What becomes of the hypervisor of a guest that has ended, if there was one.
+fn removal(left: Phase, is: &Status) -> Option<Event> {
+    let had_one = matches!(left, Phase::Scheduled | Phase::Running) && Phase::parse(&is.phase).is_final();
+    let text = match is.reason.as_str() {
+        KILLED | GRACE_EXPIRED => "VirtualMachineInstance stopping",
+        _ => "Signaled Deletion",
+    };
+    had_one.then(|| Event::new(Reason::Deleted, text))
 }
 
 fn entered(phase: Phase) -> Option<Event> {

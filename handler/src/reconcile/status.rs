@@ -9,6 +9,7 @@ mod volume;
 
 pub use condition::ConditionType;
 pub(super) use ending::{End, Lost, end, end_before_start, out_of_memory, record_end, unhealthy_end};
+pub(crate) use ending::{GRACE_EXPIRED, KILLED};
 pub(crate) use interfaces::primary;
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 pub(super) use volume::note_pulls;

@@ -59,7 +59,28 @@ fn known_events_are_not_repeated() {
     deleting.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
     assert_eq!(reasons(&known, Some(&running), &deleting), ["ShuttingDown"]);
     assert!(reasons(&known, Some(&deleting), &deleting).is_empty());
-    assert_eq!(reasons(&known, Some(&deleting), &vmi("Failed")), ["Stopped"]);
+    assert_eq!(reasons(&known, Some(&deleting), &vmi("Failed")), ["Stopped", "Deleted"]);
+}
+
+#[test]
+fn the_hypervisor_of_an_ended_guest_is_removed() {
+    let event = |left: &str, phase: &str, reason: &str| {
+        let mut now = vmi(phase);
+        reason.clone_into(&mut now.status.reason);
+        let all = events(&vmi(left).status, None, &now);
+        all.into_iter().find(|event| event.reason == Reason::Deleted).map(|event| event.message)
+    };
+    for (left, phase, reason, expected) in [
+        ("Running", "Succeeded", "GuestPoweredOff", Some("Signaled Deletion")),
+        ("Scheduled", "Failed", "LaunchFailed", Some("Signaled Deletion")),
+        ("Running", "Failed", "GracePeriodExpired", Some("VirtualMachineInstance stopping")),
+        ("Running", "Succeeded", "Killed", Some("VirtualMachineInstance stopping")),
+        ("Pending", "Failed", "FailedSpec", None),
+        ("Scheduled", "Running", "", None),
+        ("Failed", "Failed", "Killed", None),
+    ] {
+        assert_eq!(event(left, phase, reason).as_deref(), expected, "{left} to {phase}: {reason}");
+    }
 }
 
 #[test]
@@ -115,7 +136,7 @@ fn a_volume_that_ends_with_its_vmi_is_not_unplugged() {
     let with = plugged.status.clone();
     assert_eq!(reasons(&without, None, &plugged), ["VolumeReady"]);
     assert_eq!(reasons(&with, None, &vmi("Running")), ["VolumeUnplugged"]);
-    assert_eq!(reasons(&with, None, &vmi("Succeeded")), ["Stopped"]);
+    assert_eq!(reasons(&with, None, &vmi("Succeeded")), ["Stopped", "Deleted"]);
 }
 
 #[test]

@@ -38,9 +38,9 @@ pub(in crate::reconcile) fn end(outcome: &Outcome, grace: u64, deleting: bool) -
         Kind::PoweredOff => (Phase::Succeeded, "GuestPoweredOff"),
         Kind::ShutDown => (Phase::Succeeded, "GuestShutDown"),
         Kind::RebootTerminated => (Phase::Succeeded, "GuestRebooted"),
-        Kind::Killed | Kind::GraceExpired if grace == 0 => (Phase::Succeeded, "Killed"),
+        Kind::Killed | Kind::GraceExpired if grace == 0 => (Phase::Succeeded, KILLED),
         Kind::NotStarted if deleting => return End::wanted(NOT_STARTED),
-        Kind::Killed => (Phase::Failed, "Killed"),
+        Kind::Killed => (Phase::Failed, KILLED),
         Kind::GraceExpired => (Phase::Failed, GRACE_EXPIRED),
         Kind::Crashed => (Phase::Failed, "GuestCrashed"),
         Kind::Failed => (Phase::Failed, "HypervisorFailed"),
@@ -57,7 +57,10 @@ pub(in crate::reconcile) fn end(outcome: &Outcome, grace: u64, deleting: bool) -
 
 /// The reason of an end: the VMI was deleted before its guest ran.
 const NOT_STARTED: &str = "StoppedBeforeStart";
-const GRACE_EXPIRED: &str = "GracePeriodExpired";
+/// The reason of an end: the guest did not end in time, and was killed.
+pub(crate) const GRACE_EXPIRED: &str = "GracePeriodExpired";
+/// The reason of an end: the guest was killed without being asked.
+pub(crate) const KILLED: &str = "Killed";
 
 fn not_started(outcome: &Outcome) -> &'static str {
     use fault::Code;
@@ -134,7 +137,7 @@ impl Lost {
             Self { deleting: true, ending: Some(Ending::Code(0)), killed: None, .. } => {
                 End::wanted("GuestShutDown")
             }
-            Self { deleting: true, grace: 0, .. } => End::wanted("Killed"),
+            Self { deleting: true, grace: 0, .. } => End::wanted(KILLED),
             Self { deleting: true, killed: Some(_), grace, .. } => End::failed(
                 GRACE_EXPIRED,
                 format!(
