@@ -1,6 +1,7 @@
 //! `virtctl console`: the guest's first serial port on this terminal.
 
 mod history;
+mod waiting;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::cli::{Console, Server};
 use crate::client::{Client, ClientError, Connection};
 use crate::term::RawTerminal;
 use history::History;
+use waiting::Waiting;
 
 /// Ctrl+], which a terminal also sends for Ctrl+5.
 const ESCAPE: u8 = 29;
@@ -67,6 +69,7 @@ async fn connect(
     let subresource = if history { "console?history=true" } else { "console" };
     let (object, console) = (client.vmi(name), client.subresource(name, subresource));
     let deadline = Instant::now() + Duration::from_secs(args.timeout.saturating_mul(60));
+    let mut waiting = Waiting::default();
     loop {
         let vmi = client.get(&object).await?;
         match phase(&vmi) {
@@ -83,7 +86,12 @@ async fn connect(
                 let (name, phase, minutes) = (name.clone(), phase.to_owned(), args.timeout);
                 return Err(ConsoleError::NotReady { name, phase, minutes }.into());
             }
-            _ => sleep(PATIENCE).await,
+            _ => {
+                if let Some(line) = waiting.line(name, &vmi) {
+                    eprintln!("{line}");
+                }
+                sleep(PATIENCE).await;
+            }
         }
     }
 }

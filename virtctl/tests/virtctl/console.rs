@@ -36,6 +36,23 @@ async fn keys_and_output_pass_after_the_instance_runs() {
 }
 
 #[tokio::test]
+async fn what_an_instance_waits_for_is_printed_once() {
+    let handler = Handler::start();
+    let child = console(&handler);
+    let pulling = r#"{"status":{"phase":"Scheduling","volumeStatus":[
+        {"name":"root","reason":"Pulling","message":"a:1 is being pulled: 3 of 9 MiB are here"}]}}"#;
+    for status in [r#"{"status":{"phase":"Pending"}}"#, pulling, pulling, r#"{"status":{"phase":"Failed"}}"#]
+    {
+        handler.answer("200 OK", status).await;
+    }
+    let output = finish(child).await;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let waits = "Waiting for web: volume root: a:1 is being pulled: 3 of 9 MiB are here\n";
+    assert!(stderr.starts_with(&format!("{waits}virtctl: ")), "{stderr}");
+    assert!(output.stdout.is_empty());
+}
+
+#[tokio::test]
 async fn the_escape_leaves_though_the_guest_reads_nothing() {
     let handler = Handler::start();
     let mut child = console(&handler);
