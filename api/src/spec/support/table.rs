@@ -202,7 +202,7 @@ sections! {
         Both "domain.firmware.bootloader.bios.useSerial", "";
         Both "domain.firmware.bootloader.efi.persistent", "";
         Qemu "domain.firmware.bootloader.efi.secureBoot", "false is on both";
-        Both "domain.firmware.kernelBoot.container.image", "`oci:` and `oci-archive:`; of registries in clusters";
+        Both "domain.firmware.kernelBoot.container.image", "of registries; `oci:` and `oci-archive:` on a single host";
         Both "domain.firmware.kernelBoot.container.imagePullPolicy", "for images of registries";
         Both "domain.firmware.kernelBoot.container.imagePullSecret", "for images of registries";
         Both "domain.firmware.kernelBoot.container.initrdPath", "";
@@ -314,7 +314,7 @@ sections! {
         Both "volumes[].configMap.name", "";
         Both "volumes[].configMap.optional", "";
         Both "volumes[].configMap.volumeLabel", "";
-        Both "volumes[].containerDisk.image", "`oci:` and `oci-archive:`; of registries in clusters";
+        Both "volumes[].containerDisk.image", "of registries; `oci:` and `oci-archive:` on a single host";
         Both "volumes[].containerDisk.imagePullPolicy", "for images of registries";
         Both "volumes[].containerDisk.imagePullSecret", "for images of registries";
         Both "volumes[].containerDisk.path", "";
