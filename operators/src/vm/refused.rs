@@ -37,6 +37,6 @@ impl Refusable {
 pub struct Refused {
     /// The action.
     pub action: Refusable,
-    /// What the API server said.
+    /// The API server's reason.
     pub message: String,
 }

@@ -116,12 +116,10 @@ impl<'a> Actuator<'a> {
         ObjectKey::new(&self.vm.metadata.namespace, &self.vm.metadata.name)
     }
 
-    /// Remembers what was refused. When to try it again: at once where the status does not say so yet, which is written
-    /// first.
+    /// Remembers what was refused. When to try it again: the first time at once, which has the status show it.
     pub(super) fn refused(&self, action: Refusable, message: String) -> Duration {
-        let refused = Refused { action, message };
-        let before = self.controller.refused().insert(self.key(), refused.clone());
-        if before == Some(refused) { START_AGAIN } else { Duration::ZERO }
+        let before = self.controller.refused().insert(self.key(), Refused { action, message });
+        if before.is_some_and(|before| before.action == action) { START_AGAIN } else { Duration::ZERO }
     }
 
     pub(super) async fn publish(&self, reason: Reason, message: String) {
