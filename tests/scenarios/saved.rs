@@ -22,12 +22,15 @@ const NETWORK: &str = "ip link del tap0 2>/dev/null || true; ip tuntap add tap0 
 
 /// Sets a counter.
 const COUNT: &str = "count() { echo $2 >/tmp/$1.new; mv /tmp/$1.new /tmp/$1; }";
-/// Loops that count: files with their checksums, fetches over the network, timers, computation, the entropy device, and
-/// lines on the console.
-const LOADS: [&str; 6] = [
+/// Loops that count: files with their checksums, a SCSI disk, fetches over the network, timers, computation, the entropy
+/// device, and lines on the console.
+const LOADS: [&str; 7] = [
     "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); f=$((n % 64)); rm -f /tmp/sums/$f; \
         dd if=/dev/urandom of=/mnt/$f bs=4k count=$((n % 32 + 1)) conv=fsync 2>/dev/null; \
         sha256sum /mnt/$f >/tmp/sum && mv /tmp/sum /tmp/sums/$f; count disk $n; done",
+    "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); at=$((n % 1000)); \
+        echo $n | dd of=/dev/sda bs=512 seek=$at conv=sync,fsync 2>/dev/null; echo 1 >/proc/sys/vm/drop_caches; \
+        [ \"$(dd if=/dev/sda bs=512 skip=$at count=1 2>/dev/null | head -n 1)\" = $n ] || break; count scsi $n; done",
     "n=0; while [ ! -e /tmp/stop ]; do [ \"$(wget -q -O - http://10.0.2.1:8000/sent | sha256sum)\" = \"$(cat /tmp/sent)\" ] && \
         n=$((n+1)) && count net $n; done",
     "n=0; while sleep 0.05 && [ ! -e /tmp/stop ]; do n=$((n+1)); count timer $n; done",
@@ -35,7 +38,7 @@ const LOADS: [&str; 6] = [
     "n=0; while [ ! -e /tmp/stop ] && dd if=/dev/hwrng of=/dev/null bs=64 count=4 2>/dev/null; do n=$((n+1)); count rng $n; sleep 0.1; done",
     "n=0; while sleep 0.2 && [ ! -e /tmp/stop ]; do n=$((n+1)); echo \"noise $n\"; done",
 ];
-const COUNTERS: [&str; 5] = ["disk", "net", "timer", "cpu", "rng"];
+const COUNTERS: [&str; 6] = ["disk", "net", "timer", "cpu", "rng", "scsi"];
 
 /// The RAM of the VM in `/proc/PID/mem`, which is the mapping that asked for huge pages.
 const RAM: &str = "pid=$(pidof vmm); \
@@ -44,7 +47,7 @@ const RAM: &str = "pid=$(pidof vmm); \
     dd if=/proc/$pid/mem bs=2M skip=$((start / 2097152)) count=$(((end - start) / 2097152)) 2>/dev/null | md5sum";
 
 fn hashes(host: &Host) -> Result<String, HostError> {
-    let line = format!("({RAM}); md5sum </tmp/disk");
+    let line = format!("({RAM}); md5sum /tmp/disk /tmp/scsi");
     Ok(host.shell(&line).deadline(LONG).run()?.ok())
 }
 
@@ -77,6 +80,10 @@ fn wait_for_progress(guest: &mut Guest<'_>, before: &[u64]) -> Result<Vec<u64>, 
 fn start_load(guest: &mut Guest<'_>, sent: &str) -> Result<(), HostError> {
     guest.run("mount -t ext4 /dev/vda /mnt; ip addr add 10.0.2.2/24 dev eth0; ip link set eth0 up", LONG)?;
     guest.run(&format!("mkdir /tmp/sums; echo '{}' >/tmp/sent", sent.trim_end()), SOON)?;
+    guest.run(
+        "modprobe -a virtio_scsi sd_mod virtio_balloon; until [ -b /dev/sda ]; do sleep 0.1; done",
+        LONG,
+    )?;
     for load in LOADS {
         guest.run(&format!("{COUNT}; ({load}) &"), SOON)?;
     }
@@ -107,9 +114,11 @@ fn nested_a_busy_guest_with_two_vcpus_is_paused_saved_and_loaded() {
 
 fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostError> {
     let sent = host.shell(NETWORK).deadline(LONG).run()?.ok();
-    host.shell("rm -rf /tmp/saved /tmp/disk; truncate -s 32M /tmp/disk; mke2fs -q -t ext4 /tmp/disk")
-        .run()?
-        .ok();
+    host.shell(
+        "rm -rf /tmp/saved /tmp/disk /tmp/scsi; truncate -s 32M /tmp/disk; truncate -s 1M /tmp/scsi; mke2fs -q -t ext4 /tmp/disk",
+    )
+    .run()?
+    .ok();
     let mut server =
         host.command("busybox").args(["httpd", "-f", "-p", "10.0.2.1:8000", "-h", "/tmp/www"]).spawn()?;
     let config = GuestConfig {
@@ -117,6 +126,8 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
         memory_mib: 128,
         disks: vec!["/tmp/disk".into()],
         disk_queues: cpus,
+        drives: vec![Drive { path: "/tmp/scsi".into(), bus: "scsi", cdrom: false }],
+        balloon: true,
         tap: Some("tap0".into()),
         arguments: vec!["--save".into(), "/tmp/saved".into()],
         ..GuestConfig::default()
@@ -124,8 +135,8 @@ fn save_and_load(host: &Host, monitor: Monitor, cpus: u32) -> Result<(), HostErr
     let mut guest = config.start(host, monitor)?;
     guest.ready()?;
     start_load(&mut guest, &sent)?;
-    let mut before = wait_for_progress(&mut guest, &[1, 1, 10, 1, 1])?;
-    let queues = quiet(&mut guest, "ls /sys/block/vda/mq | wc -l; grep -c virtio.*-req /proc/interrupts")?;
+    let mut before = wait_for_progress(&mut guest, &[1, 1, 10, 1, 1, 1])?;
+    let queues = quiet(&mut guest, "ls /sys/block/vda/mq | wc -l; grep -c virtio.*-req[.] /proc/interrupts")?;
     assert_eq!(queues, format!("{cpus}\n{cpus}\n"), "queues of the disk, and their interrupts");
     if monitor == Monitor::Qemu {
         return Ok(());
