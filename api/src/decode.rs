@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 pub use vireo_manifest::SyntaxError;
 
-use crate::spec::{Cause, Field, Problem, Report, Vm};
+use crate::spec::{Cause, Field, Origin, Problem, Report, Vm};
 use crate::v1::{Shape, VirtualMachineInstance};
 
 /// The largest text that is read: etcd takes no larger object, and a file may hold several.
@@ -31,7 +31,12 @@ impl<T> Decoded<T> {
 impl Decoded<VirtualMachineInstance> {
     /// What it means, or everything that is wrong with it, wrong types included. `metadata.uid` must have been set.
     pub fn check(&self) -> Result<Vm, Report> {
-        Vm::read(&self.object, &self.mistyped)
+        Vm::read(&self.object, &self.mistyped, Origin::Store)
+    }
+
+    /// The same of the request of a client: see [`Vm::from_request`].
+    pub fn check_request(&self) -> Result<Vm, Report> {
+        Vm::read(&self.object, &self.mistyped, Origin::Request)
     }
 }
 

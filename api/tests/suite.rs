@@ -14,6 +14,8 @@ mod golden;
 mod manifest;
 #[path = "suite/meaning.rs"]
 mod meaning;
+#[path = "suite/native.rs"]
+mod native;
 #[path = "suite/properties.rs"]
 mod properties;
 #[path = "suite/rules.rs"]

@@ -16,6 +16,7 @@ mod huge_page;
 mod hyperv;
 mod io_threads;
 mod name;
+mod native;
 mod nic;
 mod numa;
 mod pci_slot;
@@ -39,6 +40,10 @@ pub use huge_page::HugePage;
 pub use hyperv::{HyperV, HyperVFeature, HyperVVendor, InvalidVendor};
 pub use io_threads::IoThreads;
 pub use name::UnknownName;
+pub use native::{
+    NATIVE_HOTPLUG_SLOTS, NATIVE_MEMORY, NATIVE_NUMA_NODES, NATIVE_SLOTS, NativeNic, NativeRequest,
+    Requirement, SATA_PORTS, unsupported_by_native,
+};
 pub use nic::{MAX_QUEUE_PAIRS, MacAddr, NicModel, ParseMacError};
 pub use numa::{GuestNode, GuestNuma, HostNode, NumaError};
 pub use pci_slot::{InvalidPciSlot, PciSlot};

@@ -42,6 +42,7 @@ pub use port::{Opened, Port};
 pub(crate) use stall::{Answer, Holding, LaneStall, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
 pub use threads::{Starting, ThreadHook, ThreadKind};
-pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};
+pub use vireo_vmconfig::SATA_PORTS;
+pub use vm::{SCSI_TARGETS, TooManyDevices, VmConfig};
 pub use vsock::{Vsock, VsockError};
 pub use watchdog::Watchdog;

@@ -22,7 +22,7 @@ use crate::virtio::net::{NetDevice, NetError};
 use crate::virtio::{Device, DeviceContext, DeviceError, PciDevice, block, scsi};
 
 /// The most hotplug slots of a VM. It has fewer where other devices leave fewer slots.
-pub const HOTPLUG_SLOTS: usize = 8;
+pub const HOTPLUG_SLOTS: usize = vireo_vmconfig::NATIVE_HOTPLUG_SLOTS;
 
 /// Why a device is not attached.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vireo_vmconfig::{DiskBus, Video};
+use vireo_vmconfig::{DiskBus, NATIVE_HOTPLUG_SLOTS, NATIVE_SLOTS, SATA_PORTS, Video};
 
 use super::report::Findings;
 use super::{Disk, Field, HypervisorChoice, Interface};
@@ -15,16 +15,10 @@ const LONGEST_LIST: usize = 256;
 const QEMU_SLOTS: usize = 29;
 /// Virtio disks that share a slot where there are too few slots.
 const DISKS_PER_SLOT: usize = 8;
-/// Drives of a SATA controller. The first controller is the board's own, and the only one of the hypervisor native.
-pub(super) const SATA_PORTS: usize = 6;
 /// Drives that QEMU attaches to a USB controller and its hubs.
 const USB_DRIVES: usize = 32;
-/// Slots of the hypervisor native, each for one device.
-pub(super) const NATIVE_SLOTS: usize = 29;
 /// Virtio disks that can be attached with QEMU.
 const HOTPLUG_PORTS: usize = 4;
-/// Disks that can be attached with the hypervisor native.
-pub(super) const NATIVE_HOTPLUG_SLOTS: usize = 8;
 /// Virtio tablets that a launcher attaches.
 const TABLETS: usize = 8;
 

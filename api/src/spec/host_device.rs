@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use vireo_vmconfig::MacAddr;
 
+use super::Field;
 use super::report::Findings;
-use super::{Field, HYPERVISOR_ANNOTATION, HypervisorChoice};
 use crate::names::pod_interface;
 use crate::v1;
 
@@ -101,7 +101,7 @@ struct Request<'a> {
     tag: &'a str,
 }
 
-pub(super) fn read(devices: &v1::Devices, hypervisor: HypervisorChoice, found: &mut Findings) {
+pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     let at = Field::new("spec.domain.devices");
     for (index, gpu) in devices.gpus.iter().enumerate() {
         let display = gpu.virtual_gpu_options.as_ref().and_then(|options| options.display.as_ref());
@@ -123,14 +123,6 @@ pub(super) fn read(devices: &v1::Devices, hypervisor: HypervisorChoice, found: &
         tag: &device.tag,
     });
     requests(others, &at.at("hostDevices"), found);
-    if hypervisor == HypervisorChoice::Native {
-        let why = format!(
-            "the hypervisor native, which metadata.annotations[{HYPERVISOR_ANNOTATION}] requests, has no \
-             devices of the host: remove the annotation or the device"
-        );
-        let fields: Vec<Field> = found.host_devices.iter().map(|device| device.field.clone()).collect();
-        fields.iter().for_each(|field| found.not_supported(field, why.clone()));
-    }
 }
 
 /// The field that asks for a device of a resource claim.

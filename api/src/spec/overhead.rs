@@ -1,17 +1,11 @@
 //! Who runs a VM, and the memory that its launcher takes beside the guest's.
 
-use std::ops::RangeInclusive;
+use vireo_vmconfig::ExtraDevice;
 
-use vireo_vmconfig::{
-    BlockSize, CpuModel, DiskBus, ExtraDevice, IoThreads, NicModel, VIRTIO_SERIAL_LEN, Video,
-};
-
-use super::capacity::{NATIVE_HOTPLUG_SLOTS, NATIVE_SLOTS, SATA_PORTS};
-use super::{Binding, BootSource, Disk, Forwards, HypervisorChoice, VFIO_OVERHEAD, Vm};
+use super::native::unsupported_by_native;
+use super::{Binding, Forwards, HypervisorChoice, VFIO_OVERHEAD, Vm};
 
 const MIB: u64 = 1 << 20;
-/// The memory of guests that the native monitor runs, in bytes.
-const NATIVE_MEMORY: RangeInclusive<u64> = 16 << 20..=64 << 30;
 /// The launcher with the native monitor in its process: 5.6 MiB are measured, of a vCPU and two devices.
 const NATIVE: Part = Part { requested: 16 * MIB, most: 32 * MIB };
 /// The launcher and QEMU: 57 MiB are measured with KVM.
@@ -66,7 +60,7 @@ impl Runner {
         };
         match (chosen, has_kvm) {
             (HypervisorChoice::Native, _) => Self::Native,
-            (HypervisorChoice::Auto, true) if runs_natively(vm) => Self::Native,
+            (HypervisorChoice::Auto, true) if unsupported_by_native(vm).is_empty() => Self::Native,
             (HypervisorChoice::Auto | HypervisorChoice::Qemu, true) => Self::Qemu,
             (HypervisorChoice::Auto | HypervisorChoice::Qemu, false) => Self::Emulated,
         }
@@ -125,71 +119,4 @@ fn passt(vm: &Vm) -> impl Iterator<Item = &Forwards> {
         Binding::Passt { forwards } => Some(forwards),
         Binding::Masquerade { .. } | Binding::Bridge => None,
     })
-}
-
-/// Whether the native monitor has all that a VM is to have. The launcher chooses by the same, and says what is missing.
-fn runs_natively(vm: &Vm) -> bool {
-    let has_boot = !matches!(vm.firmware().boot(), BootSource::Efi { secure_boot: true, .. });
-    let has_cpu = !matches!(vm.cpu().model(), CpuModel::Named(_)) && vm.cpu().features().is_empty();
-    let has_devices = vm.extra_devices().iter().all(|request| request.device.is_native());
-    has_boot
-        && has_cpu
-        && has_devices
-        && NATIVE_MEMORY.contains(&vm.memory().guest().get())
-        && has_disks(vm)
-        && has_interfaces(vm)
-        && !matches!(vm.io_threads(), Some(IoThreads::Supplemental(_)))
-        && !matches!(vm.video(), Some(Video::Cirrus | Video::Ramfb))
-        && vm.host_devices().is_empty()
-        && has_slots(vm)
-}
-
-fn has_disks(vm: &Vm) -> bool {
-    let has_one = |disk: &Disk| {
-        let disk = disk.config();
-        let has_bus = match (disk.bus, disk.is_cdrom()) {
-            (DiskBus::Usb, _) | (DiskBus::Virtio, true) => false,
-            (DiskBus::Sata, false) => !disk.read_only,
-            (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => true,
-        };
-        let tuning = &disk.tuning;
-        let is_usual = tuning.block_size == BlockSize::Default && tuning.pci_slot.is_none();
-        has_bus && is_usual && !tuning.scsi_passthrough && disk.serial.len() <= VIRTIO_SERIAL_LEN
-    };
-    vm.fixed_disks().all(has_one) && on_bus(vm, DiskBus::Sata) <= SATA_PORTS
-}
-
-fn has_interfaces(vm: &Vm) -> bool {
-    let starts_with_bios = matches!(vm.firmware().boot(), BootSource::Bios { .. });
-    vm.interfaces().iter().all(|interface| {
-        interface.pci_slot().is_none()
-            && interface.acpi_index().is_none()
-            && interface.model() == NicModel::Virtio
-            && !matches!(interface.binding(), Binding::Passt { .. })
-            && !(starts_with_bios && interface.boot_order().is_some())
-    })
-}
-
-/// Whether there are slots for its devices, the guest agent's port among them, and for volumes that are attached.
-fn has_slots(vm: &Vm) -> bool {
-    let has_scsi = on_bus(vm, DiskBus::Scsi) > 0;
-    let single = [vm.rng(), vm.has_balloon(), vm.video().is_some(), has_scsi, true].map(usize::from);
-    let devices = [
-        on_bus(vm, DiskBus::Virtio),
-        vm.interfaces().len(),
-        vm.filesystems().len(),
-        single.iter().sum(),
-        vm.extra_devices().iter().map(|request| request.device.pci_slots()).sum(),
-        usize::try_from(vm.tablets()).unwrap_or(usize::MAX),
-    ];
-    let devices = devices.into_iter().fold(0, usize::saturating_add);
-    let plugged = vm.disks().iter().filter(|disk| disk.is_hotpluggable()).count();
-    devices <= NATIVE_SLOTS
-        && (plugged == 0
-            || vm.disks_with_hotpluggable_volumes().count()
-                <= (NATIVE_SLOTS - devices).min(NATIVE_HOTPLUG_SLOTS))
-}
-
-fn on_bus(vm: &Vm, bus: DiskBus) -> usize {
-    vm.fixed_disks().filter(|disk| disk.config().bus == bus).count()
 }

@@ -78,6 +78,15 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Where a manifest comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A client, which is told of every problem.
+    Request,
+    /// The store. It was accepted, and stays readable: what only admission refuses is no problem.
+    Store,
+}
+
 /// Everything that is wrong with a manifest: wrong types first, then what does not hold together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report(Vec<Problem>);
@@ -120,6 +129,8 @@ impl std::error::Error for Report {}
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
+    /// Those for which only a request is refused: see [`Origin`].
+    pub(crate) admission_problems: Vec<Problem>,
     pub(crate) extra_devices: Vec<DeviceRequest>,
     pub(crate) host_devices: Vec<super::HostDevice>,
     pub(crate) notices: Vec<super::Notice>,

@@ -6,8 +6,8 @@ use super::display::Display;
 use super::report::Findings;
 use super::{
     AccessCredential, Binding, BootSource, Clock, Disk, Dns, Field, Filesystem, Firmware, HostDevice,
-    HypervisorChoice, Identity, ImageRef, Interface, Lifecycle, Memory, MemoryDump, Notice, Probe, Problem,
-    Report, Resources, VolumeSource,
+    HypervisorChoice, Identity, ImageRef, Interface, Lifecycle, Memory, MemoryDump, Notice, Origin, Probe,
+    Problem, Report, Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -271,25 +271,42 @@ impl Vm {
     }
 
     /// Reads a manifest some of whose values had the wrong type and were left out: `mistyped` names them, and what
-    /// only follows from them is not reported again. With an empty `mistyped` this is `try_from`.
-    pub fn read(vmi: &v1::VirtualMachineInstance, mistyped: &[Problem]) -> Result<Self, Report> {
+    /// only follows from them is not reported again. With an empty `mistyped` and [`Origin::Store`] this is `try_from`.
+    pub fn read(
+        vmi: &v1::VirtualMachineInstance,
+        mistyped: &[Problem],
+        origin: Origin,
+    ) -> Result<Self, Report> {
         let mut found = Findings::default();
         let vm = assemble(vmi, &mut found);
-        match vm {
-            Some(vm) if found.problems.is_empty() && mistyped.is_empty() => {
-                let Findings { extra_devices, host_devices, notices, .. } = found;
-                Ok(Self { extra_devices, host_devices, notices, ..vm })
-            }
-            _ => Err(Report::new(mistyped.to_vec(), found.problems)),
+        let Findings { mut problems, admission_problems, extra_devices, host_devices, notices } = found;
+        let vm = vm.map(|vm| Self { extra_devices, host_devices, notices, ..vm });
+        if origin == Origin::Request {
+            problems.extend(admission_problems);
+            let of_native = vm.as_ref().map(|vm| super::native::problems(vm, &problems));
+            problems.extend(of_native.unwrap_or_default());
         }
+        match vm {
+            Some(vm) if problems.is_empty() && mistyped.is_empty() => Ok(vm),
+            _ => Err(Report::new(mistyped.to_vec(), problems)),
+        }
+    }
+
+    /// Validates the request of a client for a VMI.
+    ///
+    /// # Errors
+    /// Every problem, those for which only a request is refused among them.
+    pub fn from_request(vmi: &v1::VirtualMachineInstance) -> Result<Self, Report> {
+        Self::read(vmi, &[], Origin::Request)
     }
 }
 
+/// Reads a VMI that is stored.
 impl TryFrom<&v1::VirtualMachineInstance> for Vm {
     type Error = Report;
 
     fn try_from(vmi: &v1::VirtualMachineInstance) -> Result<Self, Report> {
-        Self::read(vmi, &[])
+        Self::read(vmi, &[], Origin::Store)
     }
 }
 
@@ -325,7 +342,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     let access_credentials = super::credentials::read(spec, found);
     super::device::read(devices, found);
-    super::host_device::read(devices, hypervisor, found);
+    super::host_device::read(devices, found);
     let efi = firmware.as_ref().is_some_and(|firmware| matches!(firmware.boot(), BootSource::Efi { .. }));
     let display = super::display::read(devices, efi, found);
     let lifecycle = super::lifecycle::read(spec, found);

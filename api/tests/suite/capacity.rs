@@ -25,7 +25,7 @@ fn with_disks(buses: &[(&str, usize)], change: Value) -> Result<(), (String, Str
     if let Some(metadata) = change.get("metadata") {
         manifest["metadata"] = metadata.clone();
     }
-    let Err(report) = changed(manifest).check() else { return Ok(()) };
+    let Err(report) = changed(manifest).check_request() else { return Ok(()) };
     assert!(report.problems().iter().all(|problem| problem.cause() == TooMany), "{report}");
     let problem = &report.problems()[0];
     Err((problem.field().to_string(), problem.message().to_owned()))
@@ -108,7 +108,7 @@ fn native_attaches_eight_volumes() {
         });
         let metadata = json!({"annotations": {"vireo.io/hypervisor": "native"}});
         let manifest = changed(json!({"spec": spec, "metadata": metadata}));
-        manifest.check().err().map(|report| report.problems()[0].message().to_owned())
+        manifest.check_request().err().map(|report| report.problems()[0].message().to_owned())
     };
     assert_eq!(with(8), None);
     let why = "Too many: 9: must have at most 8 items that are hotpluggable with the hypervisor native";
@@ -127,7 +127,7 @@ fn lists_are_as_long_as_kubevirts_at_most() {
         ),
         (json!({"accessCredentials": many(json!({}))}), "spec.accessCredentials"),
     ] {
-        let report = changed(json!({"spec": change})).check().unwrap_err();
+        let report = changed(json!({"spec": change})).check_request().unwrap_err();
         let reported = report.problems().iter().find(|problem| problem.cause() == TooMany);
         let reported = reported.map(|problem| (problem.field().as_str(), problem.message()));
         assert_eq!(reported, Some((field, "Too many: 257: must have at most 256 items")));
@@ -141,7 +141,8 @@ fn volumes_without_a_disk_count_as_disks() {
         let volume = |index| json!({"name": format!("v{index}"), "emptyDisk": {"capacity": "1Mi"}});
         let drives: Vec<Value> = (0..drives).map(drive).collect();
         let volumes: Vec<Value> = (0..volumes).map(volume).collect();
-        changed(json!({"spec": {"volumes": volumes, "domain": {"devices": {"disks": drives}}}})).check()
+        changed(json!({"spec": {"volumes": volumes, "domain": {"devices": {"disks": drives}}}}))
+            .check_request()
     };
     assert!(of(196, 60).is_ok());
     let report = of(197, 60).unwrap_err();

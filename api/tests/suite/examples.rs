@@ -32,7 +32,7 @@ fn valid_manifests_are_accepted() {
     assert!(manifests.len() >= 3);
     for (name, vmis) in manifests {
         for vmi in vmis {
-            let vm = vmi.check().unwrap_or_else(|report| panic!("{name}:\n{report}"));
+            let vm = vmi.check_request().unwrap_or_else(|report| panic!("{name}:\n{report}"));
             assert_eq!(vm.notices(), [], "{name}");
         }
     }
@@ -80,7 +80,7 @@ fn invalid_manifests_get_every_problem_at_once() {
     let found = manifests("broken");
     for (name, fields) in expected {
         let (_, vmis) = found.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}"));
-        let report = vmis[0].check().expect_err(name);
+        let report = vmis[0].check_request().expect_err(name);
         let mut reported: Vec<_> =
             report.problems().iter().map(|problem| problem.field().to_string()).collect();
         let mut fields: Vec<_> = fields.iter().map(|field| (*field).to_owned()).collect();
@@ -92,7 +92,7 @@ fn invalid_manifests_get_every_problem_at_once() {
     let of_the_node = ["image-not-there"];
     for name in of_the_node {
         let (_, vmis) = found.iter().find(|(found, _)| found == name).unwrap();
-        vmis[0].check().unwrap();
+        vmis[0].check_request().unwrap();
     }
     assert_eq!(found.len(), expected.len() + of_the_node.len(), "every broken manifest is in the table");
 }

@@ -61,7 +61,7 @@ pub(crate) fn changed(change: Value) -> Decoded<VirtualMachineInstance> {
 
 /// What the good manifest means, changed below `spec`.
 pub(crate) fn with_spec(change: Value) -> Result<Vm, Report> {
-    changed(json!({"spec": change})).check()
+    changed(json!({"spec": change})).check_request()
 }
 
 /// The same, below `spec.domain`.

@@ -18,7 +18,7 @@ use super::manifest::{changed, with_devices, with_domain, with_spec};
 
 #[test]
 fn a_small_manifest_has_kubevirts_defaults() {
-    let vm = changed(json!({"metadata": {"namespace": null}})).check().unwrap();
+    let vm = changed(json!({"metadata": {"namespace": null}})).check_request().unwrap();
     assert_eq!(vm.identity().to_string(), "default/web-1");
     assert_eq!((vm.hostname(), vm.hypervisor()), ("web-1", HypervisorChoice::Auto));
     assert_eq!((vm.cpu().count(), vm.cpu().model()), (1, &CpuModel::HostModel));
@@ -35,7 +35,7 @@ fn a_small_manifest_has_kubevirts_defaults() {
 fn guests_with_pages_or_cpus_of_their_own_keep_free_pages() {
     for (value, expected) in [("true", true), ("false", false), ("", false)] {
         let annotations = json!({"kubevirt.io/free-page-reporting-disabled": value});
-        let vm = changed(json!({"metadata": {"annotations": annotations}})).check().unwrap();
+        let vm = changed(json!({"metadata": {"annotations": annotations}})).check_request().unwrap();
         assert_eq!(vm.keeps_free_pages(), expected, "{value}");
     }
     for domain in [
@@ -48,14 +48,17 @@ fn guests_with_pages_or_cpus_of_their_own_keep_free_pages() {
 
 #[test]
 fn identity_and_hardware_are_stable() {
-    let vm = changed(json!({})).check().unwrap();
-    let again = changed(json!({})).check().unwrap();
+    let vm = changed(json!({})).check_request().unwrap();
+    let again = changed(json!({})).check_request().unwrap();
     assert_eq!(vm, again);
-    let other =
-        changed(json!({"metadata": {"uid": "00000000-0000-4000-8000-000000000001"}})).check().unwrap();
+    let other = changed(json!({"metadata": {"uid": "00000000-0000-4000-8000-000000000001"}}))
+        .check_request()
+        .unwrap();
     assert_ne!(vm.firmware().uuid(), other.firmware().uuid());
     assert_ne!(vm.interfaces()[0].mac(), other.interfaces()[0].mac());
-    let long = changed(json!({"metadata": {"name": format!("{}.example", "x".repeat(63))}})).check().unwrap();
+    let long = changed(json!({"metadata": {"name": format!("{}.example", "x".repeat(63))}}))
+        .check_request()
+        .unwrap();
     assert_eq!(long.hostname(), "x".repeat(63));
 }
 

@@ -23,7 +23,7 @@ pub(super) fn each_is_refused(with: fn(Value) -> Result<Vm, Report>, below: &str
 #[test]
 fn identity() {
     each_is_refused(
-        |change| changed(change).check(),
+        |change| changed(change).check_request(),
         "",
         vec![
             (json!({"kind": "VirtualMachine"}), "kind", NotSupported),

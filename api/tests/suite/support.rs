@@ -367,7 +367,7 @@ fn difference(support: &FieldSupport, kind: &str) -> Option<String> {
     let sample = sample(support.path, kind);
     let text = sample["spec"].to_string();
     let decoded = decode::object::<VirtualMachineInstance>(sample);
-    let read: Result<Vm, _> = decoded.check();
+    let read: Result<Vm, _> = decoded.check_request();
     let at = path(support.path);
     let names = |field: &Field| field.is_within(&at) || at.is_within(field) && field.as_str() != "spec";
     let found = match &read {

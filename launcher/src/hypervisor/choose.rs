@@ -1,12 +1,8 @@
 use vireo_proto::launcher::Fault;
-use vireo_vmm::config::{DiskSerial, MemorySize, SATA_PORTS, VmConfig};
-use vireo_vmm::hotplug::HOTPLUG_SLOTS;
+use vireo_vmconfig::{BootSource, DeviceRequest, ExtraDevice, NativeNic, NativeRequest, Requirement};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Disk, HypervisorChoice, Kind, Launch, NicPeer};
-use vireo_vmconfig::{
-    BlockSize, BootSource, CpuModel, DeviceRequest, DiskBus, ExtraDevice, IoThreads, NicModel, Video,
-};
+use crate::launch::{HypervisorChoice, Interface, Kind, Launch, NicPeer};
 
 /// What this node can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +31,6 @@ pub struct Choice {
     pub kind: Kind,
     /// Why this one, for people.
     pub reason: String,
-}
-
-/// A requested feature that a hypervisor does not support.
-struct Requirement {
-    field: String,
-    what: String,
-}
-
-impl Requirement {
-    fn new(field: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { field: field.into(), what: what.into() }
-    }
 }
 
 /// Chooses who runs the VM: the monitor where it can, QEMU where it must.
@@ -132,133 +116,41 @@ fn unsupported_by_qemu(launch: &Launch) -> Vec<Requirement> {
 
 /// Every requested feature that the monitor does not support, in the order of the manifest.
 fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
-    let (mut requirements, fields) = (Vec::new(), &launch.fields);
-    if let CpuModel::Named(model) = launch.cpu.model() {
-        requirements.push(Requirement::new(&fields.cpu_model, format!("the CPU model {model}")));
-    }
-    if let Some(feature) = launch.cpu.features().first() {
-        requirements.push(Requirement::new(
-            &fields.cpu_features,
-            format!("the CPU feature {} by name", feature.name()),
-        ));
-    }
     let numa = launch.cpu_placement.as_ref().and_then(|placement| placement.numa.as_ref());
-    if numa.is_some_and(|nodes| nodes.len() > VmConfig::MAX_NUMA_NODES) {
-        let what = format!("the nodes of a host that has more than {}", VmConfig::MAX_NUMA_NODES);
-        requirements.push(Requirement::new(&fields.numa, what));
-    }
-    if let Err(error) = MemorySize::from_bytes(launch.memory_bytes) {
-        requirements.push(Requirement::new(&fields.memory, format!("a size outside its range ({error})")));
-    }
-    match launch.boot {
-        BootSource::Kernel(_) | BootSource::Bios { .. } | BootSource::Efi { secure_boot: false, .. } => {}
-        BootSource::Efi { secure_boot: true, .. } => {
-            // Without it the guest could change what is to be trusted.
-            let what = "secure boot, which needs system management mode";
-            requirements.push(Requirement::new(&fields.secure_boot, what));
-        }
-    }
-    for disk in &launch.disks {
-        match (disk.bus, disk.is_cdrom()) {
-            (DiskBus::Usb, _) => requirements.push(Requirement::new(&disk.field, "the bus usb")),
-            (DiskBus::Virtio, true) => {
-                requirements.push(Requirement::new(&disk.field, "a CD drive on the bus virtio"))
-            }
-            // ATA has no write protection for disks.
-            (DiskBus::Sata, false) if disk.read_only => {
-                requirements.push(Requirement::new(&disk.field, "a read-only disk on the bus sata"));
-            }
-            (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => {}
-        }
-        requirements.extend(tuning(disk));
-        if DiskSerial::new(&disk.serial).is_err() {
-            requirements.push(Requirement::new(&disk.field, "a serial number of more than 20 bytes"));
-        }
-    }
-    if let Some(beyond) = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Sata).nth(SATA_PORTS) {
-        requirements
-            .push(Requirement::new(&beyond.field, format!("more than {SATA_PORTS} drives on the bus sata")));
-    }
-    let devices = native_devices(launch);
-    if devices > VmConfig::DEVICE_SLOTS {
-        let what = format!("{devices} PCI devices, of which {} fit,", VmConfig::DEVICE_SLOTS);
-        requirements.push(Requirement::new(&fields.disks, what));
-    }
-    if let Some(IoThreads::Supplemental(count)) = launch.io_threads {
-        // A virtio disk has a thread of its own.
-        let what = format!("{count} threads for each disk");
-        requirements.push(Requirement::new(&fields.io_threads, what));
-    }
-    for interface in &launch.interfaces {
-        for (name, is_set, what) in [
-            ("pciAddress", interface.pci_slot.is_some(), "a fixed PCI address"),
-            ("acpiIndex", interface.acpi_index.is_some(), "an ACPI index"),
-        ] {
-            if is_set {
-                requirements.push(Requirement::new(format!("{}.{name}", interface.field), what));
-            }
-        }
-        if interface.boot_order.is_some() && matches!(launch.boot, BootSource::Bios { .. }) {
-            let field = format!("{}.bootOrder", interface.field);
-            requirements.push(Requirement::new(field, "a start from the network through BIOS"));
-        }
-        if interface.peer == NicPeer::Passt {
-            requirements.push(Requirement::new(format!("{}.passtBinding", interface.field), "passt"));
-        }
-        if interface.model != NicModel::Virtio {
-            let field = format!("{}.model", interface.field);
-            requirements.push(Requirement::new(field, format!("a {} NIC", interface.model)));
-        }
-    }
-    if let Some(video @ (Video::Cirrus | Video::Ramfb)) = launch.video {
-        let what = format!("a {} display adapter", video);
-        requirements.push(Requirement::new(&fields.video, what));
-    }
-    let slots = VmConfig::DEVICE_SLOTS.saturating_sub(devices).min(HOTPLUG_SLOTS);
-    if let Some(field) = &launch.hotplug_field
-        && usize::try_from(launch.hotplug_volumes).is_ok_and(|volumes| volumes > slots)
-    {
-        let what = format!("{} volumes that are attached, of which {slots} fit,", launch.hotplug_volumes);
-        requirements.push(Requirement::new(field, what));
-    }
-    let extra = launch.extra_devices.iter().filter(|request| !request.device.is_native());
-    requirements.extend(extra.map(|request| Requirement::new(&request.field, request.device.to_string())));
+    let volumes = usize::try_from(launch.hotplug_volumes).unwrap_or(usize::MAX);
+    let request = NativeRequest {
+        fields: &launch.fields,
+        cpu: &launch.cpu,
+        numa_nodes: numa.map_or(0, Vec::len),
+        memory_bytes: launch.memory_bytes,
+        bios: matches!(launch.boot, BootSource::Bios { .. }),
+        secure_boot: matches!(launch.boot, BootSource::Efi { secure_boot: true, .. }),
+        disks: launch.disks.iter().map(|disk| disk.with_source(())).collect(),
+        nics: launch.interfaces.iter().map(nic).collect(),
+        filesystems: launch.filesystems.len(),
+        rng: launch.rng,
+        balloon: launch.memory_balloon,
+        video: launch.video,
+        tablets: launch.tablets,
+        io_threads: launch.io_threads,
+        hotplug: launch.hotplug_field.as_deref().map(|field| (field, volumes)),
+        extra_devices: &launch.extra_devices,
+    };
+    let mut requirements = vireo_vmconfig::unsupported_by_native(&request);
     requirements.extend(unsupported_by_qemu(launch));
     requirements
 }
 
-/// What of a disk's properties the monitor does not support.
-fn tuning(disk: &Disk) -> Vec<Requirement> {
-    // spec.domain.devices.disks[0].disk.bus
-    let (at, _) = disk.field.split_once(']').unwrap_or((&disk.field, ""));
-    let tuning = &disk.tuning;
-    let mut requirements = Vec::new();
-    if tuning.block_size != BlockSize::Default {
-        requirements.push(Requirement::new(format!("{at}].blockSize"), "a block size"));
+fn nic(interface: &Interface) -> NativeNic<'_> {
+    let Interface { field, model, pci_slot, acpi_index, boot_order, peer, .. } = interface;
+    NativeNic {
+        field,
+        model: *model,
+        pci_slot: *pci_slot,
+        acpi_index: *acpi_index,
+        boot_order: *boot_order,
+        passt: *peer == NicPeer::Passt,
     }
-    if tuning.pci_slot.is_some() {
-        requirements.push(Requirement::new(format!("{at}].disk.pciAddress"), "a fixed PCI address"));
-    }
-    if tuning.scsi_passthrough {
-        requirements.push(Requirement::new(
-            format!("{at}].lun"),
-            "SCSI commands of the guest for a device of the host",
-        ));
-    }
-    requirements
-}
-
-/// Devices on the monitor's root bus, the guest agent's port among them.
-fn native_devices(launch: &Launch) -> usize {
-    let count = |bus| launch.disks.iter().filter(|disk| disk.bus == bus).count();
-    let scsi = count(DiskBus::Scsi) > 0;
-    let single = [launch.rng, launch.memory_balloon, launch.video.is_some(), scsi, true].map(usize::from);
-    let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
-    let extra = launch.extra_devices.iter().map(|request| request.device);
-    let extra = extra.filter(|device| device.is_native()).map(ExtraDevice::pci_slots).sum();
-    [count(DiskBus::Virtio), launch.interfaces.len(), launch.filesystems.len(), single.iter().sum(), extra]
-        .into_iter()
-        .fold(tablets, usize::saturating_add)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 use vireo_proto::convert::UnknownDevice;
 use vireo_vmconfig::{
-    Cpu, CpuFeature, CpuPlacement, CpuTopology, DeviceRequest, DiskBus, DiskDevice, ExtraDevice, HostNode,
-    HyperV, HyperVFeature, PanicModel, PciSlot, PlatformFeature, WatchdogAction,
+    BlockSize, Cpu, CpuFeature, CpuModel, CpuPlacement, CpuTopology, DeviceRequest, DiskBus, DiskDevice,
+    ExtraDevice, HostNode, HyperV, HyperVFeature, IoThreads, NicModel, PanicModel, PciSlot, PlatformFeature,
+    Video, WatchdogAction,
 };
+use vireo_vmm::config::VmConfig;
 
 use super::*;
 use crate::launch::{Disk, sample};
@@ -193,7 +195,7 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
             "spec.domain.devices.disks[0].lun",
             "SCSI commands of the guest",
         ),
-        (|l| l.disks = vec![l.disks[0].clone(); 27], "disks", "30 PCI devices, of which 29 fit,"),
+        (|l| l.disks = vec![l.disks[0].clone(); 27], "disks", "30 PCI devices, of which 29 fit"),
         (|l| l.disks = vec![sata(&l.disks[0]); 7], "spec.domain.devices.disks[0].disk.bus", "6 drives"),
         (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),
         (
@@ -329,5 +331,5 @@ fn attached_volumes_run_on_native_as_far_as_there_are_slots() {
     launch.hypervisor = forced(Kind::Native);
     let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
     assert_eq!(fault.field, "spec.volumes[1].persistentVolumeClaim");
-    assert!(fault.detail.contains("9 volumes that are attached, of which 8 fit,"), "{}", fault.detail);
+    assert!(fault.detail.contains("9 volumes that are attached, of which 8 fit"), "{}", fault.detail);
 }

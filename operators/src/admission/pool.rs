@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 use serde_json::Value;
+use vireo_api::spec::Origin;
 use vireo_api::v1::{
     IntOrString, ObjectMeta, Shape as _, VirtualMachine, VirtualMachinePool,
     VirtualMachinePoolSelectionPolicy, VirtualMachinePoolSpec, VirtualMachineTemplateSpec,
@@ -30,7 +31,8 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
     match &pool.spec.virtual_machine_template {
         None => problems.push(Problem::required(TEMPLATE, "missing virtual machine template")),
         Some(template) => {
-            problems.extend(validate_vm(&pool.metadata, template));
+            let origin = vm::origin(new, old, &["/spec/virtualMachineTemplate"]);
+            problems.extend(validate_vm(&pool.metadata, template, origin));
             problems.extend(of_selector(pool.spec.selector.as_ref(), &template.metadata.labels));
         }
     }
@@ -45,7 +47,7 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
 }
 
 /// What every VM of it would be refused for. With its instance type and its preference, it is validated when it is created.
-fn validate_vm(pool: &ObjectMeta, template: &VirtualMachineTemplateSpec) -> Vec<Problem> {
+fn validate_vm(pool: &ObjectMeta, template: &VirtualMachineTemplateSpec, origin: Origin) -> Vec<Problem> {
     let metadata = ObjectMeta {
         name: format!("{}-0", pool.name),
         namespace: pool.namespace.clone(),
@@ -55,7 +57,7 @@ fn validate_vm(pool: &ObjectMeta, template: &VirtualMachineTemplateSpec) -> Vec<
     };
     let vm = VirtualMachine { metadata, spec: template.spec.clone(), ..VirtualMachine::default() };
     let below = |problem: Problem| Problem { field: format!("{TEMPLATE}.{}", problem.field), ..problem };
-    vm::validate(&vm).into_iter().map(below).collect()
+    vm::validate(&vm, origin).into_iter().map(below).collect()
 }
 
 fn max_unavailable(given: Option<&IntOrString>) -> Option<Problem> {

@@ -6,7 +6,7 @@ use vireo_api::decode;
 use vireo_api::spec::{Field, label_selector_problems};
 use vireo_api::v1::{LabelSelector, Shape, VirtualMachineInstanceReplicaSet};
 
-use super::vm::{mistyped, unknown, validate_vmi_template, without_status};
+use super::vm::{mistyped, origin, unknown, validate_vmi_template, without_status};
 use crate::{Problem, selector};
 
 const TEMPLATE: &str = "spec.template";
@@ -27,7 +27,8 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
     match &set.spec.template {
         None => problems.push(Problem::required(TEMPLATE, "missing virtual machine instance template")),
         Some(template) => {
-            problems.extend(validate_vmi_template(&set.metadata, template, TEMPLATE));
+            let origin = origin(new, old, &["/spec/template"]);
+            problems.extend(validate_vmi_template(&set.metadata, template, TEMPLATE, origin));
             problems.extend(of_selector(set.spec.selector.as_ref(), &template.metadata.labels));
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use vireo_api::decode;
-use vireo_api::spec::{self, Vm, memory_hotplug_problems};
+use vireo_api::spec::{self, Origin, Vm, memory_hotplug_problems};
 use vireo_api::v1::{
     API_VERSION, ObjectMeta, Shape as _, UnknownField, VMI_KIND, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceTemplateSpec,
@@ -19,6 +19,8 @@ use crate::instancetype::{self, Choice, Chosen, Lookup};
 use crate::vm::RunStrategy;
 
 const TEMPLATE: &str = "spec.template";
+/// What the instances of a VM are made from.
+const OF_TEMPLATE: [&str; 3] = ["/spec/template", "/spec/instancetype", "/spec/preference"];
 
 /// Completes and validates a VM without its instance type and its preference.
 pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
@@ -31,7 +33,14 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
     // Its status is its controller's business, also when an older release wrote it.
     let decoded = decode::object::<VirtualMachine>(without_status(new));
     let problems = mistyped(decoded.mistyped());
-    if problems.is_empty() { validate(&decoded.object) } else { problems }
+    if problems.is_empty() { validate(&decoded.object, origin(new, old, &OF_TEMPLATE)) } else { problems }
+}
+
+/// Where the template at these pointers comes from. What an earlier release accepted does not keep an object from being updated
+/// otherwise: a VM can be stopped.
+pub(super) fn origin(new: &Value, old: Option<&Value>, pointers: &[&str]) -> Origin {
+    let is_same = |old: &Value| pointers.iter().all(|pointer| old.pointer(pointer) == new.pointer(pointer));
+    if old.is_some_and(is_same) { Origin::Store } else { Origin::Request }
 }
 
 /// Whether an update leaves the spec as it is stored. It is not validated again: an earlier release may have accepted it,
@@ -41,7 +50,7 @@ fn has_same_spec(new: &Value, old: Option<&Value>) -> bool {
 }
 
 /// What a VM would be refused for, without its instance type and its preference.
-pub(super) fn validate(vm: &VirtualMachine) -> Vec<Problem> {
+pub(super) fn validate(vm: &VirtualMachine, origin: Origin) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Err(error) = RunStrategy::of(&vm.spec) {
         problems.push(Problem::invalid("spec.runStrategy", error.to_string()));
@@ -54,7 +63,7 @@ pub(super) fn validate(vm: &VirtualMachine) -> Vec<Problem> {
         None => problems.push(Problem::required(TEMPLATE, "is needed: say what to run")),
         // It is validated with them by `validate_expanded`.
         Some(_) if vm.spec.instancetype.is_some() || vm.spec.preference.is_some() => {}
-        Some(template) => problems.extend(validate_template(&vm.metadata, template)),
+        Some(template) => problems.extend(validate_template(&vm.metadata, template, origin)),
     }
     problems
 }
@@ -74,8 +83,12 @@ pub(super) fn unknown(unknown_fields: &[UnknownField], template: &str) -> Vec<Pr
 }
 
 /// What the instances of a VirtualMachine would be refused for, and what keeps them from being updated while they run.
-fn validate_template(owner: &ObjectMeta, template: &VirtualMachineInstanceTemplateSpec) -> Vec<Problem> {
-    let mut problems = validate_vmi_template(owner, template, TEMPLATE);
+fn validate_template(
+    owner: &ObjectMeta,
+    template: &VirtualMachineInstanceTemplateSpec,
+    origin: Origin,
+) -> Vec<Problem> {
+    let mut problems = validate_vmi_template(owner, template, TEMPLATE, origin);
     problems
         .extend(memory_hotplug_problems(&template.spec).iter().map(|problem| Problem::at(TEMPLATE, problem)));
     problems
@@ -86,6 +99,7 @@ pub(super) fn validate_vmi_template(
     owner: &ObjectMeta,
     template: &VirtualMachineInstanceTemplateSpec,
     path: &str,
+    origin: Origin,
 ) -> Vec<Problem> {
     let metadata = ObjectMeta {
         name: owner.name.clone(),
@@ -103,7 +117,7 @@ pub(super) fn validate_vmi_template(
         spec: template.spec.clone(),
         ..VirtualMachineInstance::default()
     };
-    match Vm::try_from(&instance) {
+    match Vm::read(&instance, &[], origin) {
         Ok(_) => Vec::new(),
         Err(report) => report.problems().iter().map(|problem| Problem::at(path, problem)).collect(),
     }
@@ -173,7 +187,7 @@ pub fn validate_expanded(lookup: &impl Lookup, new: &Value, old: Option<&Value>)
     }
     let Ok(vm) = serde_json::from_value::<VirtualMachine>(new.clone()) else { return Vec::new() };
     match instancetype::expand(lookup, &vm) {
-        Ok(Some(template)) => validate_template(&vm.metadata, &template),
+        Ok(Some(template)) => validate_template(&vm.metadata, &template, origin(new, old, &OF_TEMPLATE)),
         Ok(None) => Vec::new(),
         Err(problems) => problems,
     }

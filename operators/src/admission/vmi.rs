@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 use vireo_api::decode;
 use vireo_api::names::VMI_FINALIZER;
+use vireo_api::spec::{Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::warnings;
@@ -45,7 +46,7 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
         Some(finalizers) => finalizers.push(json!(VMI_FINALIZER)),
         None => new["metadata"]["finalizers"] = json!([VMI_FINALIZER]),
     }
-    validate(new)
+    problems(decode::object::<VirtualMachineInstance>(new.clone()).check_request())
 }
 
 /// Validates the change of a VMI's spec: users cannot change it; KubeVirt's components can plug volumes and NICs, switch their
@@ -55,7 +56,8 @@ pub fn validate_update(new: &Value, old: &Value, is_component: bool) -> Vec<Prob
         return Vec::new();
     }
     if is_component && fixed(new, old) == fixed(old, new) {
-        return validate(new);
+        // What an earlier release accepted stays, as it does where it is not changed.
+        return problems(decode::object::<VirtualMachineInstance>(new.clone()).check());
     }
     let message = "update of VMI object is restricted: delete it and create it again";
     vec![Problem::forbidden("spec", message)]
@@ -101,12 +103,10 @@ pub fn shorten_grace(instance: &mut Value, seconds: i64) {
     }
 }
 
-fn validate(vmi: &Value) -> Vec<Problem> {
-    let decoded = decode::object::<VirtualMachineInstance>(vmi.clone());
-    match decoded.check() {
-        Ok(_) => Vec::new(),
-        Err(report) => report.problems().iter().map(|problem| Problem::at("", problem)).collect(),
-    }
+fn problems(read: Result<Vm, Report>) -> Vec<Problem> {
+    let report = read.err();
+    let found = report.iter().flat_map(Report::problems);
+    found.map(|problem| Problem::at("", problem)).collect()
 }
 
 #[cfg(test)]
@@ -135,6 +135,20 @@ mod tests {
                 "{field} in {problems:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_native_lacks_is_refused_where_a_vmi_is_created() {
+        let mut vmi = vmi_of(json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {"tpm": {}}}}));
+        assert_eq!(admit(&mut vmi.clone(), None), []);
+        vmi["metadata"]["annotations"] = json!({"vireo.io/hypervisor": "native"});
+        let problems = admit(&mut vmi.clone(), None);
+        let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, ["spec.domain.devices.tpm"], "{problems:?}");
+        let mut plugged = vmi.clone();
+        plugged["spec"]["domain"]["devices"]["disks"] = json!([{"name": "data", "disk": {"bus": "scsi"}}]);
+        plugged["spec"]["volumes"] = json!([{"name": "data", "emptyDisk": {"capacity": "1Gi"}}]);
+        assert_eq!(validate_update(&plugged, &vmi, true), [], "it is stored");
     }
 
     #[test]

@@ -1,9 +1,7 @@
 use std::str::FromStr;
 
-/// The largest guest: what the 64-bit PCI window and 46-bit hosts leave room for, and what is tested.
-const MAX: u64 = 64 << 30;
-/// The smallest guest a kernel can be loaded into.
-const MIN: u64 = 16 << 20;
+use vireo_vmconfig::NATIVE_MEMORY;
+
 const PAGE: u64 = 4096;
 
 /// Guest RAM in bytes: a multiple of 4 KiB, from 16 MiB to 64 GiB.
@@ -27,7 +25,7 @@ pub enum MemorySizeError {
 impl MemorySize {
     /// Checks a number of bytes.
     pub fn from_bytes(bytes: u64) -> Result<Self, MemorySizeError> {
-        if !(MIN..=MAX).contains(&bytes) {
+        if !NATIVE_MEMORY.contains(&bytes) {
             return Err(MemorySizeError::OutOfRange(bytes));
         }
         if !bytes.is_multiple_of(PAGE) {

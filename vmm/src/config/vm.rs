@@ -1,6 +1,9 @@
 use std::os::fd::OwnedFd;
 
-use vireo_vmconfig::{AcpiTable, CpuTopology, GuestNuma, HugePage, PanicModel, Smbios};
+use vireo_vmconfig::{
+    AcpiTable, CpuTopology, GuestNuma, HugePage, NATIVE_NUMA_NODES, NATIVE_SLOTS, PanicModel, SATA_PORTS,
+    Smbios,
+};
 
 use crate::hotplug::Hotplug;
 
@@ -10,8 +13,6 @@ use super::{
 };
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
-/// Drives on the SATA controller, which shares the slot of the LPC bridge.
-pub const SATA_PORTS: usize = 6;
 /// SCSI drives on the one controller.
 pub const SCSI_TARGETS: usize = 256;
 
@@ -63,10 +64,10 @@ pub enum TooManyDevices {
 impl VmConfig {
     /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32). Every virtio
     /// disk, NIC, file system and input device, the controller of all SCSI drives, the port and the graphics adapter take one each.
-    pub const DEVICE_SLOTS: usize = 29;
+    pub const DEVICE_SLOTS: usize = NATIVE_SLOTS;
 
     /// NUMA nodes that a guest may have: the tables that describe them have a place of limited size.
-    pub const MAX_NUMA_NODES: usize = 32;
+    pub const MAX_NUMA_NODES: usize = NATIVE_NUMA_NODES;
 
     /// A VM with a serial port and nothing else.
     pub fn new(cpus: CpuTopology, memory: MemorySize, boot: Boot) -> Self {

@@ -217,6 +217,28 @@ fn a_spec_that_does_not_change_is_not_validated_again() {
 }
 
 #[test]
+fn what_cannot_start_is_refused_where_the_template_changes() {
+    let template = json!({"metadata": {"annotations": {"vireo.io/hypervisor": "native"}},
+        "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {"tpm": {}}}}});
+    let tpm = "spec.template.spec.domain.devices.tpm";
+    let mut vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "x", "namespace": "n"}, "spec": {"runStrategy": "Always", "template": template}});
+    let fields = |vm: &Value, old| {
+        let problems = super::admit(&mut vm.clone(), old);
+        problems.into_iter().map(|problem| problem.field).collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&vm, None), [tpm]);
+    // One that an earlier release accepted can be stopped.
+    let stored = vm.clone();
+    vm["spec"]["runStrategy"] = json!("Halted");
+    assert_eq!(fields(&vm, Some(&stored)), [""; 0]);
+    vm["spec"]["template"]["spec"]["domain"]["devices"]["rng"] = json!({});
+    assert_eq!(fields(&vm, Some(&stored)), [tpm]);
+    vm["spec"]["template"]["metadata"] = json!({});
+    assert_eq!(fields(&vm, Some(&stored)), [""; 0]);
+}
+
+#[test]
 fn the_examples_are_valid() {
     for text in [
         include_str!("../../../../examples/standalone/vm.yaml"),

@@ -110,5 +110,5 @@ fn validate(metadata: &ObjectMeta, spec: &VirtualMachineInstanceSpec) -> Result<
         spec: spec.clone(),
         ..VirtualMachineInstance::default()
     };
-    Vm::try_from(&vmi).map(drop).map_err(|report| Refused(report.to_string()))
+    Vm::from_request(&vmi).map(drop).map_err(|report| Refused(report.to_string()))
 }
