@@ -5,6 +5,7 @@
 //! `TryFrom` from the first to the second; both report every problem with its field path, and a manifest with a
 //! wrong type in one field still has the rest of it checked. No I/O, nothing asynchronous.
 
+pub mod cpu;
 pub mod decode;
 pub mod names;
 pub mod spec;

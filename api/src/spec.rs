@@ -48,7 +48,6 @@ mod volume;
 pub use chassis::is_smbios_text;
 pub use clock::Clock;
 pub use cloud_init::{CloudInit, CloudInitData};
-pub use cpu::is_cpu_model;
 pub use credentials::{AccessCredential, CredentialMethod};
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};

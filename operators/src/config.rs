@@ -7,9 +7,10 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use vireo_api::cpu;
 use vireo_api::spec::{
-    Cause, Field, MilliCpus, PermittedHostDevices, is_cpu_model, is_dns_subdomain, is_machine_type,
-    is_smbios_text, label_selector_problems,
+    Cause, Field, MilliCpus, PermittedHostDevices, is_dns_subdomain, is_machine_type, is_smbios_text,
+    label_selector_problems,
 };
 use vireo_api::v1::{
     DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, NetworkConfiguration, Quantity,
@@ -198,14 +199,14 @@ impl ClusterConfig {
         let (mut config, mut found) = (Self::default(), Findings::default());
         let at = Field::new("spec.configuration");
         config.read_machine(given, &at, &mut found);
-        if is_cpu_model(&given.cpu_model) {
+        if cpu::is_model(&given.cpu_model) {
             config.cpu_model.clone_from(&given.cpu_model);
         } else if !given.cpu_model.is_empty() {
-            let why = "must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'";
+            let why = "must be host-model, host-passthrough or a CPU model of QEMU";
             found.invalid(&at.at("cpuModel"), &given.cpu_model, why);
         }
-        if !given.min_cpu_model.is_empty() && !is_named_model(&given.min_cpu_model) {
-            let why = "must be the name of a CPU model, of at most 63 letters, digits, '-', '_' and '.'";
+        if !given.min_cpu_model.is_empty() && !cpu::is_named_model(&given.min_cpu_model) {
+            let why = "must be a CPU model of QEMU";
             found.invalid(&at.at("minCPUModel"), &given.min_cpu_model, why);
         }
         if let Some(count) = given.virtual_machine_instances_per_node.filter(|count| *count < 1) {
@@ -410,11 +411,6 @@ impl ClusterConfig {
     pub fn allows_machine(&self, machine: &str) -> bool {
         self.emulated_machines.iter().any(|pattern| matches(pattern, machine))
     }
-}
-
-/// Whether a text may be the name of a CPU model, and not of what a node has.
-fn is_named_model(text: &str) -> bool {
-    is_cpu_model(text) && !["host-model", "host-passthrough"].contains(&text)
 }
 
 /// The texts of SMBIOS, by their fields.

@@ -1,4 +1,4 @@
-//! CPU models of the QEMU of this host, in the form of `handler/src/node_labeller/models.txt`.
+//! CPU models of the QEMU of this host, in the form of `api/src/cpu/models.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Map, Value, json};
 
 /// The features that node agents know.
-const FEATURES: &str = include_str!("../../handler/src/node_labeller/features.txt");
+const FEATURES: &str = include_str!("../../api/src/cpu/features.txt");
 const QEMU: &str = "qemu-system-x86_64";
 /// Models that depend on the node.
 const OF_NODE: [&str; 3] = ["base", "host", "max"];

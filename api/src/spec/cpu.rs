@@ -1,10 +1,10 @@
-use vireo_vmconfig::{Cpu, CpuFeature, CpuModel, CpuPlacement, CpuTopology};
+use vireo_vmconfig::{Cpu, CpuFeature, CpuModel, CpuPlacement, CpuTopology, is_cpu_name};
 
 use super::Field;
 use super::hyperv::VMX;
 use super::memory::Resources;
 use super::report::Findings;
-use crate::v1;
+use crate::{cpu, v1};
 
 /// Where no number is given, the CPUs of the container's resources become sockets, as KubeVirt's defaulting does.
 /// `needs_vmx`: an enlightenment requires nested virtualization.
@@ -128,20 +128,42 @@ fn masked(mask: &str, vcpus: u32) -> Option<Vec<u32>> {
     Some((0..vcpus).filter(is_in).collect())
 }
 
-/// Whether a text is a CPU model that `spec.domain.cpu.model` can have.
-pub fn is_cpu_model(text: &str) -> bool {
-    !text.is_empty() && text.parse::<CpuModel>().is_ok()
-}
-
 fn model(text: &str, at: &Field, found: &mut Findings) -> CpuModel {
-    text.parse().unwrap_or_else(|_| {
+    let model = text.parse().unwrap_or_else(|_| {
         found.invalid_value(
             at,
             text,
             "must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'",
         );
         CpuModel::default()
-    })
+    });
+    if let CpuModel::Named(name) = &model
+        && !cpu::is_named_model(name)
+    {
+        let detail = "must be host-model, host-passthrough or a CPU model of QEMU";
+        found.unknown_name(at, name, detail, cpu::similar_model(name));
+    }
+    model
+}
+
+/// Refuses in a request the name of a feature that no guest has, or that no node is found by.
+fn feature_name(feature: &v1::CpuFeature, at: &Field, found: &mut Findings) {
+    let name = &feature.name;
+    match cpu::feature(name) {
+        None => found.unknown_name(
+            &at.at("name"),
+            name,
+            "must be a CPU feature of QEMU",
+            cpu::similar_feature(name),
+        ),
+        Some(cpu::Feature::Unlabelled) if matches!(feature.policy.as_str(), "" | "require") => {
+            let detail = format!(
+                "no node has a label for {name}, so that none would be selected: use the policy optional"
+            );
+            found.refuse_request(&at.at("policy"), &feature.policy, detail);
+        }
+        Some(_) => {}
+    }
 }
 
 fn features(
@@ -179,6 +201,9 @@ fn features(
                 found.duplicate_value(&at.at("name"), name);
             }
             Ok(feature) => read.push(feature),
+        }
+        if is_cpu_name(name) {
+            feature_name(feature, &at, found);
         }
     }
     if needs_vmx && read.iter().all(|feature| feature.name() != VMX) {

@@ -167,6 +167,18 @@ impl Findings {
         self.add(field, Cause::Invalid, format!("Invalid value: {value}: {detail}"));
     }
 
+    /// Refuses a value in a request alone: see [`Origin`].
+    pub(crate) fn refuse_request(&mut self, field: &Field, value: &str, detail: impl fmt::Display) {
+        let message = format!("Invalid value: {value:?}: {detail}");
+        self.admission_problems.push(Problem::new(field.clone(), Cause::Invalid, message));
+    }
+
+    /// Refuses a name that is not known in a request alone, and names the one that may have been meant.
+    pub(crate) fn unknown_name(&mut self, field: &Field, name: &str, detail: &str, similar: Option<&str>) {
+        let advice = similar.map(|similar| format!(": did you mean {similar}?")).unwrap_or_default();
+        self.refuse_request(field, name, format_args!("{detail}{advice}"));
+    }
+
     /// In Kubernetes' form: `Required value: can not be empty`.
     pub(crate) fn required_value(&mut self, field: &Field, detail: impl fmt::Display) {
         self.add(field, Cause::Required, format!("Required value: {detail}"));

@@ -51,6 +51,26 @@ fn identity() {
 }
 
 #[test]
+fn only_a_request_is_refused_for_unknown_cpus() {
+    let cpu = json!({"model": "haswel", "features": [{"name": "tscdeadline"}, {"name": "warp", "policy": "force"}]});
+    let vmi = changed(json!({"spec": {"domain": {"cpu": cpu}}}));
+    let report = vmi.check_request().unwrap_err();
+    let messages: Vec<_> = report.problems().iter().map(ToString::to_string).collect();
+    let expected = [
+        "spec.domain.cpu.model: Invalid value: \"haswel\": must be host-model, host-passthrough or a CPU model of QEMU: \
+         did you mean Haswell?",
+        "spec.domain.cpu.features[0].name: Invalid value: \"tscdeadline\": must be a CPU feature of QEMU: did you mean \
+         tsc-deadline?",
+        "spec.domain.cpu.features[1].name: Invalid value: \"warp\": must be a CPU feature of QEMU",
+    ];
+    assert_eq!(messages, expected);
+    assert!(vmi.check().is_ok(), "one that is stored is read");
+    let known = json!({"model": "EPYC-Milan-v2", "features": [{"name": "tsc_deadline"},
+        {"name": "kvm_pv_unhalt", "policy": "disable"}, {"name": "vmx-ept", "policy": "optional"}]});
+    assert!(with_domain(json!({"cpu": known})).is_ok());
+}
+
+#[test]
 fn top_level() {
     each_is_refused(
         with_spec,
@@ -142,7 +162,15 @@ fn memory_and_vcpus() {
             (json!({"cpu": {"sockets": 4_294_967_295u32, "cores": 4_294_967_295u32}}), "cpu", Invalid),
             (json!({"cpu": {"sockets": 4, "maxSockets": 2}}), "cpu.sockets", Invalid),
             (json!({"cpu": {"model": "x,y"}}), "cpu.model", Invalid),
+            (json!({"cpu": {"model": "Haswel"}}), "cpu.model", Invalid),
+            (json!({"cpu": {"model": "host"}}), "cpu.model", Invalid),
             (json!({"cpu": {"features": [{"name": "a b"}]}}), "cpu.features[0].name", Invalid),
+            (json!({"cpu": {"features": [{"name": "avx3"}]}}), "cpu.features[0].name", Invalid),
+            (
+                json!({"cpu": {"features": [{"name": "vmx-ept", "policy": "require"}]}}),
+                "cpu.features[0].policy",
+                Invalid,
+            ),
             (
                 json!({"cpu": {"features": [{"name": "avx"}, {"name": "avx"}]}}),
                 "cpu.features[1].name",

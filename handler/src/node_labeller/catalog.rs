@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-const FEATURES: &str = include_str!("features.txt");
-const MODELS: &str = include_str!("models.txt");
+const FEATURES: &str = vireo_api::cpu::FEATURES;
+const MODELS: &str = vireo_api::cpu::MODELS;
 
 /// What is known of QEMU.
 #[derive(Debug)]

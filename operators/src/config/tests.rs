@@ -116,7 +116,7 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
         (
             json!({"minCPUModel": "host-model"}),
             "minCPUModel",
-            "Invalid value: \"host-model\": must be the name of a CPU model, of at most 63 letters, digits, '-', '_' and '.'",
+            "Invalid value: \"host-model\": must be a CPU model of QEMU",
         ),
         (
             json!({"virtualMachineInstancesPerNode": 0}),
@@ -152,7 +152,17 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
         (
             json!({"cpuModel": "a b"}),
             "cpuModel",
-            "Invalid value: \"a b\": must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'",
+            "Invalid value: \"a b\": must be host-model, host-passthrough or a CPU model of QEMU",
+        ),
+        (
+            json!({"cpuModel": "Skylake"}),
+            "cpuModel",
+            "Invalid value: \"Skylake\": must be host-model, host-passthrough or a CPU model of QEMU",
+        ),
+        (
+            json!({"minCPUModel": "Haswel"}),
+            "minCPUModel",
+            "Invalid value: \"Haswel\": must be a CPU model of QEMU",
         ),
         (json!({"cpuRequest": "0"}), "cpuRequest", "Invalid value: \"0\": must be above 0 and at most 254"),
         (json!({"cpuRequest": 255}), "cpuRequest", "Invalid value: \"255\": must be above 0 and at most 254"),

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
 };
+use vireo_api::cpu::{Feature, feature as feature_of};
 use vireo_api::names::{
     CPU_FEATURE_LABELS, CPU_MANAGER_LABEL, CPU_MODEL_LABELS, REALTIME_LABEL, SCHEDULABLE_LABEL,
 };
-use vireo_api::v1::{Cpu, VirtualMachineInstance};
+use vireo_api::v1::{Cpu, CpuFeature, VirtualMachineInstance};
 
 use crate::config::{ARCHITECTURE, ClusterConfig};
 
@@ -77,10 +78,14 @@ fn is_empty(term: &NodeSelectorTerm) -> bool {
     given.into_iter().flatten().all(Vec::is_empty)
 }
 
-/// The labels of the CPU features with a policy.
+/// The labels of the CPU features with a policy, by the name that they have there.
 fn features(cpu: &Cpu, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
     let wanted = cpu.features.iter().filter(move |feature| is_wanted(&feature.policy));
-    wanted.map(|feature| format!("{CPU_FEATURE_LABELS}{}", feature.name))
+    let name = |feature: &CpuFeature| match feature_of(&feature.name) {
+        Some(Feature::Labelled(name)) => name.to_owned(),
+        Some(Feature::Unlabelled) | None => feature.name.clone(),
+    };
+    wanted.map(move |feature| format!("{CPU_FEATURE_LABELS}{}", name(feature)))
 }
 
 #[cfg(test)]
@@ -116,10 +121,11 @@ mod tests {
         for model in ["", "host-model", "host-passthrough"] {
             assert_eq!(selector(cpu(json!({"model": model}))), usual);
         }
-        let features = json!([{"name": "avx2"}, {"name": "lahf_lm", "policy": "require"},
+        let features = json!([{"name": "avx2"}, {"name": "lahf-lm", "policy": "require"},
             {"name": "a", "policy": "force"}, {"name": "b", "policy": "optional"},
             {"name": "c", "policy": "disable"}, {"name": "d", "policy": "forbid"}]);
         let mut expected = usual;
+        // The label has libvirt's name.
         for label in ["cpu-feature.node.kubevirt.io/avx2", "cpu-feature.node.kubevirt.io/lahf_lm"] {
             expected[label] = json!("true");
         }

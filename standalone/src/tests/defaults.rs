@@ -113,6 +113,26 @@ async fn a_vm_gets_an_identity_once_and_what_its_preference_prefers() {
     assert_eq!((code, &machine["type"]), (201, &json!("pc-q35-9.0")), "{made}");
 }
 
+#[tokio::test]
+async fn what_cannot_start_is_refused_with_its_fields() {
+    let world = World::new();
+    let mut odd = vmi("a");
+    odd["metadata"]["annotations"] = json!({"vireo.io/hypervisor": "native"});
+    odd["spec"]["domain"]["devices"] = json!({"tpm": {}});
+    odd["spec"]["domain"]["cpu"] = json!({"model": "Haswel", "features": [{"name": "avx3"}]});
+    let template = json!({"metadata": {"annotations": odd["metadata"]["annotations"]}, "spec": odd["spec"]});
+    let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "a"},
+        "spec": {"runStrategy": "Halted", "template": template}});
+    for (path, object, at) in [(VMIS, odd, ""), (VMS, vm, "spec.template.")] {
+        let (code, status) = world.ask("POST", path, object).await;
+        let causes = status["details"]["causes"].as_array().unwrap();
+        let fields: Vec<_> = causes.iter().map(|cause| cause["field"].as_str().unwrap().to_owned()).collect();
+        let expected = ["cpu.model", "cpu.features[0].name", "cpu.model", "cpu.features", "devices.tpm"];
+        assert_eq!((code, fields), (422, expected.map(|field| format!("{at}spec.domain.{field}")).to_vec()));
+        assert!(status["message"].as_str().unwrap().contains("did you mean Haswell?"), "{status}");
+    }
+}
+
 /// The warnings of a request.
 fn warnings(headers: &HeaderMap) -> Vec<&str> {
     headers.get_all("warning").iter().map(|value| value.to_str().unwrap()).collect()

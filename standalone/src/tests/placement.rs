@@ -152,8 +152,8 @@ async fn a_vmi_with_a_named_cpu_model_is_bound_where_it_can_run() {
     placed.until("it is bound", || placed.node_of("fits").is_some()).await;
     let forbidden = json!([{"name": "sse2", "policy": "forbid"}]);
     for (name, cpu) in [
-        ("unknown", cpu("Nonesuch", json!([]))),
-        ("lacks", cpu("", json!([{"name": "nonesuch"}]))),
+        ("obsolete", cpu("qemu64", json!([]))),
+        ("lacks", cpu("", json!([{"name": "ia64"}]))),
         ("forbids", cpu("", forbidden)),
     ] {
         placed.create(name, cpu).await;

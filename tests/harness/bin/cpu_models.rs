@@ -1,4 +1,4 @@
-//! `cpu-models`: prints the CPU models of this host's QEMU, as `handler/src/node_labeller/models.txt` has them.
+//! `cpu-models`: prints the CPU models of this host's QEMU, as `api/src/cpu/models.txt` has them.
 
 use std::process::ExitCode;
 

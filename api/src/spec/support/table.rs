@@ -158,11 +158,11 @@ sections! {
     "CPU" {
         Both "domain.cpu.cores", "at most 254 vCPUs";
         Both "domain.cpu.dedicatedCpuPlacement", "in clusters, of nodes with the static CPU manager";
-        Qemu "domain.cpu.features[].name", "";
+        Qemu "domain.cpu.features[].name", "a name of QEMU or libvirt";
         Qemu "domain.cpu.features[].policy", "`require` and `forbid` select the node; `force` is `optional`";
         Both "domain.cpu.isolateEmulatorThread", "one more CPU";
         NoEffect "domain.cpu.maxSockets", "vCPUs are not hotplugged yet";
-        Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are on `qemu`";
+        Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are QEMU's, on `qemu`";
         Both "domain.cpu.numa.guestMappingPassthrough", "with dedicated CPUs and huge pages; on `native` where the host has at most 32 nodes";
         Both "domain.cpu.realtime.mask", "on nodes with the label `kubevirt.io/realtime`";
         Both "domain.cpu.sockets", "at most 254 vCPUs";
