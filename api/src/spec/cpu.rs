@@ -205,6 +205,10 @@ fn features(
         if is_cpu_name(name) {
             feature_name(feature, &at, found);
         }
+        // QEMU leaves out what its host lacks, with either policy, unless all features of the guest are forced; nor does libvirt
+        // force all.
+        let why = "QEMU leaves out a feature that the node does not have, as it does with optional";
+        found.notice_if(feature.policy == "force", &at.at("policy"), why);
     }
     if needs_vmx && read.iter().all(|feature| feature.name() != VMX) {
         read.extend(CpuFeature::new(VMX, true));

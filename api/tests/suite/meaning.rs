@@ -307,6 +307,21 @@ fn a_nic_by_passt_has_one_queue_and_neither_options_of_dhcp_nor_probes_of_ports(
 }
 
 #[test]
+fn the_author_is_told_that_a_feature_is_not_forced_on_a_host_without_it() {
+    let features = |policy: &str| {
+        let feature = json!({"name": "avx2", "policy": policy});
+        with_spec(json!({"domain": {"cpu": {"features": [feature]}}})).unwrap()
+    };
+    let forced = features("force");
+    let warnings: Vec<_> = forced.notices().iter().map(ToString::to_string).collect();
+    let expected = "spec.domain.cpu.features[0].policy: has no effect: QEMU leaves out a feature that the node does not \
+                    have, as it does with optional";
+    assert_eq!(warnings, [expected]);
+    assert!(forced.cpu().features()[0].is_enabled());
+    assert_eq!(features("optional").notices(), []);
+}
+
+#[test]
 fn sockets_for_all_ports_take_memory() {
     let overhead = |ports: Value| {
         let nic = json!({"interfaces": [{"name": "default", "passtBinding": {}, "ports": ports}]});

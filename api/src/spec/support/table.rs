@@ -159,7 +159,7 @@ sections! {
         Both "domain.cpu.cores", "at most 254 vCPUs";
         Both "domain.cpu.dedicatedCpuPlacement", "in clusters, of nodes with the static CPU manager";
         Qemu "domain.cpu.features[].name", "a name of QEMU or libvirt";
-        Qemu "domain.cpu.features[].policy", "`require` and `forbid` select the node; `force` is `optional`";
+        Qemu "domain.cpu.features[].policy", "`require` and `forbid` select the node; with `force`, as with `optional`, QEMU leaves out what the node lacks";
         Both "domain.cpu.isolateEmulatorThread", "one more CPU";
         NoEffect "domain.cpu.maxSockets", "vCPUs are not hotplugged yet";
         Both "domain.cpu.model", "`host-model` is `host-passthrough`; named models are QEMU's, on `qemu`";
