@@ -85,6 +85,31 @@ pub const VMI_ID_LABEL: &str = "vmi.kubevirt.io/id";
 pub const OUTDATED_LABEL: &str = "kubevirt.io/outdatedLauncherImage";
 /// The annotation of a launcher Pod with the image that virt-controller gave it, which other admission may replace.
 pub const LAUNCHER_IMAGE_ANNOTATION: &str = "vireo.io/launcher-image";
+/// The annotation of a VMI with the generation of the VM that it is made from; KubeVirt's.
+pub const GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
+/// The annotation of a VMI with the names of the volumes that were plugged into it alone, separated by commas; KubeVirt's.
+pub const EPHEMERAL_ANNOTATION: &str = "kubevirt.io/ephemeral-hotplug-volumes";
+/// The annotation of a VMI with the file of the node agent's directory that it comes from, which is known after a restart even when
+/// the file cannot be read.
+pub const MANIFEST_ANNOTATION: &str = "vireo.io/manifest";
+/// Annotations of launcher Pods and attachment Pods by which node agents find the VMI, its disks and its claims.
+pub const TRUSTED_POD_ANNOTATIONS: [&str; 4] = [
+    CLAIM_DISKS_ANNOTATION,
+    ATTACHMENT_CLAIM_ANNOTATION,
+    ATTACHMENT_VMI_ANNOTATIONS.0,
+    ATTACHMENT_VMI_ANNOTATIONS.1,
+];
+/// Annotations of a VMI that components write, and no users: they are trusted, and a launcher Pod has most of its VMI's.
+pub const RESERVED_VMI_ANNOTATIONS: [&str; 8] = [
+    GENERATION_ANNOTATION,
+    EPHEMERAL_ANNOTATION,
+    MANIFEST_ANNOTATION,
+    LAUNCHER_IMAGE_ANNOTATION,
+    CLAIM_DISKS_ANNOTATION,
+    ATTACHMENT_CLAIM_ANNOTATION,
+    ATTACHMENT_VMI_ANNOTATIONS.0,
+    ATTACHMENT_VMI_ANNOTATIONS.1,
+];
 /// The annotation of a launcher Pod with the name of its VMI.
 pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
 /// The container of a launcher Pod in which the launcher runs.

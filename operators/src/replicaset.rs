@@ -5,6 +5,7 @@ pub mod controller;
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use vireo_api::names::RESERVED_VMI_ANNOTATIONS;
 use vireo_api::v1::{
     API_VERSION, Condition, ObjectMeta, OwnerReference, REPLICA_SET_KIND, VMI_KIND, VirtualMachineInstance,
     VirtualMachineInstanceReplicaSet, VirtualMachineInstanceReplicaSetStatus,
@@ -185,11 +186,13 @@ fn instance(set: &VirtualMachineInstanceReplicaSet) -> Option<VirtualMachineInst
         "" => set.metadata.name.clone(),
         given => given.to_owned(),
     };
+    let mut annotations = template.metadata.annotations.clone();
+    annotations.retain(|name, _| !RESERVED_VMI_ANNOTATIONS.contains(&name.as_str()));
     let metadata = ObjectMeta {
         generate_name: base,
         namespace: set.metadata.namespace.clone(),
         labels: template.metadata.labels.clone(),
-        annotations: template.metadata.annotations.clone(),
+        annotations,
         owner_references: vec![owner(set)],
         ..ObjectMeta::default()
     };

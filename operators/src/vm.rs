@@ -27,14 +27,11 @@ pub use requests::{
     Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
 };
 pub use strategy::{RunStrategy, StrategyError};
+pub use vireo_api::names::{EPHEMERAL_ANNOTATION, GENERATION_ANNOTATION};
 pub use volume_patch::{SpecOwner, plug, set_volumes_and_nics, with_volumes};
 
 /// Keeps a `VirtualMachine` until its instance is gone, and an instance until its end was counted.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
-/// Of an instance: the generation of the `VirtualMachine` it was made from.
-pub const GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
-/// Of an instance: the names of the volumes that were plugged into it alone, separated by commas.
-pub const EPHEMERAL_ANNOTATION: &str = "kubevirt.io/ephemeral-hotplug-volumes";
 
 #[cfg(test)]
 mod tests;

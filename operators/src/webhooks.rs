@@ -190,7 +190,7 @@ async fn mutate(admission: &Admission, write: &Write<'_>) -> Result<(Option<Valu
 async fn validate(admission: &Admission, write: &Write<'_>) -> Result<(), Denial> {
     let Write { kind, new, old, is_component } = *write;
     if !is_component {
-        none(reserved::validate(kind, new, old).into_iter().collect())?;
+        none(reserved::validate(kind, new, old))?;
     }
     if let Some(old) = old.filter(|_| kind == Kind::VMI) {
         none(vmi::validate_update(new, old, is_component))?;

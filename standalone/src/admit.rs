@@ -53,7 +53,7 @@ impl Admission for VirtAdmission {
             return Vec::new();
         }
         let Some(kind) = kind(attributes.resource) else { return Vec::new() };
-        causes(reserved::validate(kind, new, attributes.old).into_iter().collect())
+        causes(reserved::validate(kind, new, attributes.old))
     }
 
     fn may_use_reserve(&self, user: &User) -> bool {

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 
 use tracing::{error, info, warn};
+use vireo_api::names::MANIFEST_ANNOTATION;
 use vireo_proto::launcher::{State, state};
 
 use super::credentials::CredentialSync;
 use super::desired::Desired;
 use super::prober::Prober;
 use super::reconciler::VmiReconciler;
-use super::record::{MANIFEST_ANNOTATION, Record, now};
+use super::record::{Record, now};
 use super::status::{self, ConditionType, Facts, Phase};
 use super::volumes::Places;
 use crate::launcher::link::chain;

@@ -5,6 +5,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use thiserror::Error;
 use uuid::Uuid;
+use vireo_api::names::MANIFEST_ANNOTATION;
 use vireo_api::spec::{Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
@@ -15,9 +16,6 @@ use crate::manifests::{Key, Origin};
 use crate::network::Plan;
 use crate::network::bridge::Bridged;
 use crate::state::{StateDir, StateError, VmiDir, read_json, write_json};
-
-/// The annotation with the VMI's manifest file, which is known after a restart even when the file cannot be read.
-pub(super) const MANIFEST_ANNOTATION: &str = "vireo.io/manifest";
 
 /// An accepted VMI.
 #[derive(Debug, Clone)]

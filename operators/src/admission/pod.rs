@@ -3,8 +3,7 @@
 
 use serde_json::{Value, json};
 use vireo_api::names::{
-    ATTACHMENT, ATTACHMENT_CLAIM_ANNOTATION, ATTACHMENT_VMI_ANNOTATIONS, CLAIM_DISKS_ANNOTATION,
-    COMPONENT_LABEL, CONSUMER, CREATED_BY_LABEL, LAUNCHER,
+    ATTACHMENT, COMPONENT_LABEL, CONSUMER, CREATED_BY_LABEL, LAUNCHER, TRUSTED_POD_ANNOTATIONS,
 };
 
 use crate::Problem;
@@ -22,7 +21,7 @@ pub fn validate(new: &Value, old: Option<&Value>) -> Option<Problem> {
         ));
     };
     if let Some(annotation) =
-        ANNOTATIONS.into_iter().find(|name| annotation(new, name) != annotation(old, name))
+        TRUSTED_POD_ANNOTATIONS.into_iter().find(|name| annotation(new, name) != annotation(old, name))
     {
         return Some(unchangeable(format!("metadata.annotations[{annotation}]")));
     }
@@ -35,13 +34,6 @@ pub fn validate(new: &Value, old: Option<&Value>) -> Option<Problem> {
     let is_known = |owner: &Value| known.iter().any(|one| identity(one) == identity(owner));
     (!owners(new).iter().all(is_known)).then(|| unchangeable("metadata.ownerReferences".to_owned()))
 }
-
-const ANNOTATIONS: [&str; 4] = [
-    CLAIM_DISKS_ANNOTATION,
-    ATTACHMENT_CLAIM_ANNOTATION,
-    ATTACHMENT_VMI_ANNOTATIONS.0,
-    ATTACHMENT_VMI_ANNOTATIONS.1,
-];
 
 fn unchangeable(field: String) -> Problem {
     Problem::forbidden(field, "Forbidden: only virt-controller writes it")

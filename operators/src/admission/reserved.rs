@@ -1,10 +1,8 @@
-//! Labels of VMIs that belong to KubeVirt's components. They are refused to every other client, also in the templates that
-//! VMIs are made from.
-
-use std::collections::BTreeMap;
+//! Labels and annotations of VMIs that belong to KubeVirt's components. They are refused to every other client: labels also in the
+//! templates that VMIs are made from. Of annotations in templates, VMIs do not get those that are reserved.
 
 use serde_json::Value;
-use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL, SCHEDULABLE_LABEL};
+use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL, RESERVED_VMI_ANNOTATIONS, SCHEDULABLE_LABEL};
 use vireo_client::Kind;
 
 use crate::Problem;
@@ -18,6 +16,7 @@ const RESERVED_LABELS: [&str; 6] = [
     NODE_LABEL,
     SCHEDULABLE_LABEL,
 ];
+const ANNOTATIONS: &str = "metadata.annotations";
 
 /// Where the labels of a VMI are in an object that is one, or that VMIs are made from.
 fn labels_path(kind: Kind) -> Option<&'static str> {
@@ -29,28 +28,37 @@ fn labels_path(kind: Kind) -> Option<&'static str> {
     }
 }
 
-/// Refuses a client's write that sets, changes or removes a reserved label. `old` is absent when the object is new.
-pub fn validate(kind: Kind, new: &Value, old: Option<&Value>) -> Option<Problem> {
-    let path = labels_path(kind)?;
-    let had = old.map(|old| reserved(old, path)).unwrap_or_default();
-    let has = reserved(new, path);
-    let changed: Vec<&str> =
-        RESERVED_LABELS.into_iter().filter(|name| had.get(name) != has.get(name)).collect();
+/// Refuses a client's write that sets, changes or removes a reserved label or annotation. `old` is absent when the object is new.
+pub fn validate(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<Problem> {
+    let labels =
+        labels_path(kind).and_then(|path| changed(path, &RESERVED_LABELS, "kubevirt.io/ labels", new, old));
+    let annotations = (kind == Kind::VMI)
+        .then(|| changed(ANNOTATIONS, &RESERVED_VMI_ANNOTATIONS, "annotations", new, old))
+        .flatten();
+    labels.into_iter().chain(annotations).collect()
+}
+
+/// The problem of a write that changes some of the reserved entries of the map at `path`.
+fn changed(
+    path: &str,
+    reserved: &[&'static str],
+    what: &str,
+    new: &Value,
+    old: Option<&Value>,
+) -> Option<Problem> {
+    let pointer = format!("/{}", path.replace('.', "/"));
+    let value = |object: &Value, name: &str| object.pointer(&pointer)?.get(name).cloned();
+    let is_changed = |name: &&str| old.and_then(|old| value(old, name)) != value(new, name);
+    let changed: Vec<&str> = reserved.iter().copied().filter(is_changed).collect();
     if changed.is_empty() {
         return None;
     }
     let verb = if old.is_none() { "creation" } else { "modification" };
     let message = format!(
-        "{verb} of the following reserved kubevirt.io/ labels on a VMI object is prohibited: {}",
+        "{verb} of the following reserved {what} on a VMI object is prohibited: {}",
         changed.join(", ")
     );
     Some(Problem::unsupported(path, message))
-}
-
-fn reserved<'a>(object: &'a Value, path: &str) -> BTreeMap<&'static str, &'a Value> {
-    let labels = object.pointer(&format!("/{}", path.replace('.', "/")));
-    let value = |name| Some((name, labels?.get(name)?));
-    RESERVED_LABELS.into_iter().filter_map(value).collect()
 }
 
 #[cfg(test)]
@@ -75,14 +83,14 @@ mod tests {
             (Some(Value::Null), node, Some("modification")),
         ] {
             let old = old.map(vmi);
-            let problem = validate(Kind::VMI, &vmi(new.clone()), old.as_ref());
+            let problem = validate(Kind::VMI, &vmi(new.clone()), old.as_ref()).pop();
             let verb =
                 problem.map(|problem| problem.message.split(' ').next().unwrap_or_default().to_owned());
             assert_eq!(verb.as_deref(), refused, "{old:?} {new}");
         }
         let all: serde_json::Map<String, Value> =
             RESERVED_LABELS.iter().map(|name| ((*name).to_owned(), json!("x"))).collect();
-        let problem = validate(Kind::VMI, &vmi(Value::Object(all)), None).unwrap();
+        let problem = validate(Kind::VMI, &vmi(Value::Object(all)), None).remove(0);
         assert_eq!(problem.field, "metadata.labels");
         for name in RESERVED_LABELS {
             assert!(problem.message.contains(name), "{name} in {}", problem.message);
@@ -102,7 +110,7 @@ mod tests {
                 "spec.virtualMachineTemplate.spec.template.metadata.labels",
             ),
         ] {
-            let problem = validate(kind, &json!({"spec": spec}), None).unwrap();
+            let problem = validate(kind, &json!({"spec": spec}), None).remove(0);
             assert_eq!(
                 (problem.field.as_str(), problem.cause),
                 (path, spec::Cause::NotSupported),
@@ -112,7 +120,41 @@ mod tests {
         }
         let labelled = json!({"metadata": {"labels": {"kubevirt.io/created-by": "me"}}});
         for other in [Kind::CLAIM, Kind::VM] {
-            assert_eq!(validate(other, &labelled, None), None, "{}'s own labels are free", other.kind);
+            assert_eq!(validate(other, &labelled, None), [], "{}'s own labels are free", other.kind);
+        }
+    }
+
+    #[test]
+    fn annotations_that_components_trust_stay_as_they_are() {
+        let vmi = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+        let fields = |old: Option<Value>, new: Value| {
+            let problems = validate(Kind::VMI, &vmi(new), old.map(vmi).as_ref());
+            problems.into_iter().map(|problem| (problem.field, problem.message)).collect::<Vec<_>>()
+        };
+        let users = json!({"vireo.io/hypervisor": "qemu", "kubevirt.io/pci-topology-version": "v3",
+            "kubevirt.io/allow-pod-bridge-network-live-migration": "", "vm.kubevirt.io/os": "debian"});
+        assert_eq!(fields(None, users.clone()), []);
+        for name in RESERVED_VMI_ANNOTATIONS {
+            let with = |value: &str| {
+                let mut annotations = users.clone();
+                annotations[name] = json!(value);
+                annotations
+            };
+            for (old, new, verb) in [
+                (None, with("1"), "creation"),
+                (Some(users.clone()), with("1"), "modification"),
+                (Some(with("1")), with("2"), "modification"),
+                (Some(with("1")), users.clone(), "modification"),
+                (Some(with("1")), Value::Null, "modification"),
+            ] {
+                let message = format!(
+                    "{verb} of the following reserved annotations on a VMI object is prohibited: {name}"
+                );
+                assert_eq!(fields(old, new), [("metadata.annotations".to_owned(), message)], "{name}");
+            }
+            assert_eq!(fields(Some(with("1")), with("1")), [], "{name}");
+            let template = json!({"spec": {"template": vmi(with("1"))}});
+            assert_eq!(validate(Kind::VM, &template, None), [], "instances do not get it");
         }
     }
 }

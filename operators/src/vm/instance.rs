@@ -3,6 +3,7 @@
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use uuid::Uuid;
+use vireo_api::names::RESERVED_VMI_ANNOTATIONS;
 use vireo_api::v1::{
     API_VERSION, Matcher, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceSpec, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
@@ -67,6 +68,7 @@ impl Start {
             spec.start_strategy = Some("Paused".to_owned());
         }
         let mut annotations = template.metadata.annotations.clone();
+        annotations.retain(|name, _| !RESERVED_VMI_ANNOTATIONS.contains(&name.as_str()));
         annotations.insert(GENERATION_ANNOTATION.to_owned(), generation.to_string());
         let metadata = ObjectMeta {
             name: vm.metadata.name.clone(),

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use vireo_api::names::{
     COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DISKS_DIRECTORY, DISKS_VOLUME, DOMAIN_ANNOTATION,
     KVM_RESOURCE, LAUNCHER, LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY,
-    SOCKETS_VOLUME, VHOST_VSOCK_RESOURCE, VMI_ID_LABEL, vmi_id,
+    SOCKETS_VOLUME, TRUSTED_POD_ANNOTATIONS, VHOST_VSOCK_RESOURCE, VMI_ID_LABEL, vmi_id,
 };
 use vireo_api::spec::HypervisorChoice;
 use vireo_api::v1::VirtualMachineInstance;
@@ -286,7 +286,11 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
         ("vm.kubevirt.io/name".to_owned(), label_value(name)),
         (VMI_ID_LABEL.to_owned(), vmi_id(name)),
     ]);
-    let is_own = |annotation: &str| OWN_ANNOTATIONS.iter().any(|own| annotation.starts_with(own));
+    // The node agent would take for virt-controller's what an instance that an earlier release accepted has of these.
+    let is_own = |annotation: &str| {
+        TRUSTED_POD_ANNOTATIONS.contains(&annotation)
+            || OWN_ANNOTATIONS.iter().any(|own| annotation.starts_with(own))
+    };
     let mut annotations: BTreeMap<String, String> = annotations
         .iter()
         .filter(|(name, _)| !is_own(name))

@@ -1,4 +1,4 @@
-//! Reserved labels of VMIs through every way to write.
+//! Reserved labels and annotations of VMIs through every way to write.
 
 use vireo_apiserver::store::{Change, WriteError};
 
@@ -83,4 +83,26 @@ async fn nor_those_of_a_template() {
     // A write of the status takes nothing else.
     let (code, vm) = world.patch(&format!("{item}/status"), "merge", change).await;
     assert_eq!((code, &vm["spec"]["template"]["metadata"]["labels"]), (200, &json!({"tier": "web"})));
+}
+
+#[tokio::test]
+async fn no_client_writes_annotations_of_a_vmi_that_components_trust() {
+    let world = World::new();
+    let annotations = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+    let mut marked = vmi("x");
+    marked["metadata"]["annotations"] = json!({"vireo.io/claim-disks": "{\"/etc/passwd\":null}"});
+    let (code, status) = world.ask("POST", VMIS, marked).await;
+    assert_eq!((code, &status["details"]["causes"][0]["field"]), (422, &json!("metadata.annotations")));
+    assert_eq!(world.ask("POST", VMIS, vmi("x")).await.0, 201);
+    let item = format!("{VMIS}/x");
+    for name in ["kubevirt.io/ephemeral-hotplug-volumes", "kubevirt.io/vm-generation"] {
+        let (code, status) = world.patch(&item, "merge", annotations(json!({name: "1"}))).await;
+        let message = status["message"].as_str().unwrap_or_default();
+        assert_eq!(code, 422, "{status}");
+        assert!(message.contains(&format!(
+            "modification of the following reserved annotations on a VMI object is prohibited: {name}"
+        )));
+    }
+    let (code, vmi) = world.patch(&item, "merge", annotations(json!({"tier": "db"}))).await;
+    assert_eq!((code, &vmi["metadata"]["annotations"]["tier"]), (200, &json!("db")));
 }

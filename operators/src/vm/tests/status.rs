@@ -99,11 +99,18 @@ fn a_vmi_is_the_template_with_its_owner() {
     let template = world.vm.spec.template.as_mut().unwrap();
     template.metadata.labels.insert("app".to_owned(), "web".to_owned());
     template.metadata.name = "ignored".to_owned();
+    for (name, value) in
+        [("vm.kubevirt.io/os", "debian"), (EPHEMERAL_ANNOTATION, "data"), (GENERATION_ANNOTATION, "9")]
+    {
+        template.metadata.annotations.insert(name.to_owned(), value.to_owned());
+    }
     world.settle();
     let instance = world.instance.as_ref().unwrap();
     let metadata = &instance.metadata;
     assert_eq!((metadata.name.as_str(), metadata.labels["app"].as_str()), ("web", "web"));
-    assert_eq!(metadata.annotations[GENERATION_ANNOTATION], "3");
+    let expected = [("vm.kubevirt.io/os", "debian"), (GENERATION_ANNOTATION, "3")];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(metadata.annotations, expected.into(), "without those that only components write");
     assert_eq!(metadata.finalizers, [FINALIZER]);
     let owner = &metadata.owner_references[0];
     assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("VirtualMachine", world.vm.metadata.uid.as_str()));

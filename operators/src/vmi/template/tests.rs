@@ -65,6 +65,20 @@ fn no_instance_changes_by_name_what_follows_from_it() {
     assert_eq!(of, [&json!("1"), &json!("67108864"), &json!("2")]);
 }
 
+#[test]
+fn no_instance_writes_annotations_that_node_agents_trust() {
+    let annotations = json!({"vireo.io/claim-disks": "{\"/etc/passwd\":null}", "vireo.io/claim": "c",
+        "kubevirt.io/owner-vmi-name": "other", "kubevirt.io/owner-vmi-uid": "1", "note": "a"});
+    let vmi = json!({"metadata": {"name": "web", "annotations": annotations},
+        "spec": {"domain": {"memory": {"guest": "64Mi"}}}});
+    let pod = rendered(vmi, None);
+    let found = &pod["metadata"]["annotations"];
+    assert_eq!(found["note"], "a");
+    for name in TRUSTED_POD_ANNOTATIONS {
+        assert_eq!(found[name], Value::Null, "{name}");
+    }
+}
+
 fn rendered(vmi: Value, node: Option<&str>) -> Value {
     rendered_for(StartedBy::NodeAgent, vmi, node)
 }
