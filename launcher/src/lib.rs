@@ -11,6 +11,7 @@
 //! One thread runs everything here; the native hypervisor brings its own threads for the VM.
 
 pub mod agent;
+mod blocks;
 pub mod confine;
 pub mod console;
 pub mod console_log;

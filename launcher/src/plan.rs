@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{
-    BootSource, DeviceRequest, DiskSource, ExtraDevice, FieldPaths, KernelFiles, PanicModel, Smbios,
+    BlockSize, BootSource, DeviceRequest, DiskSource, ExtraDevice, FieldPaths, KernelFiles, PanicModel,
+    Smbios,
 };
 use vireo_vmm::config::{
-    Balloon, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Filesystem, Firmware, Input,
-    KernelBoot, MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig, Vsock, VsockError,
-    Watchdog,
+    Balloon, Blocks as MonitorBlocks, Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage,
+    Filesystem, Firmware, Input, KernelBoot, MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices,
+    VmConfig, Vsock, VsockError, Watchdog,
 };
 
 use crate::agent::{self, AgentPort};
+use crate::blocks::{self, Blocks, ChosenBlocks};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, HostFirmware, HostResources};
 use crate::launch::{Disk, Interface, Launch};
@@ -39,6 +41,17 @@ enum PlanError {
         #[source]
         source: DiskError,
     },
+    /// The host does not say what blocks a volume has.
+    #[error("the block sizes of the volume of the disk {name} cannot be read")]
+    Volume {
+        /// The disk's name.
+        name: String,
+        /// The manifest's field.
+        field: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// Only a CD-ROM drive can be without a medium.
     #[error("the disk {name} has no image")]
     NoImage {
@@ -60,7 +73,7 @@ impl PlanError {
         let field = match self {
             Self::Memory(_) => &fields.memory,
             Self::NothingToStart => &fields.firmware,
-            Self::Disk { field, .. } | Self::NoImage { field, .. } => field,
+            Self::Disk { field, .. } | Self::NoImage { field, .. } | Self::Volume { field, .. } => field,
             Self::TooManyDevices(_) | Self::Vsock(_) => &fields.devices,
         };
         fault_at(Code::Unsupported, field, chain(self))
@@ -85,7 +98,8 @@ pub fn vm_config(
 /// # Errors
 /// What the monitor does not have, at the field of the disk.
 pub fn attached_disk(launch: &Launch, wanted: &Disk, files: DiskFiles) -> Result<MonitorDisk, Fault> {
-    disk(launch, wanted, Some(files)).map_err(|error| error.fault(&launch.fields))
+    // A launcher whose guest runs may not ask for the blocks of a volume.
+    disk(launch, wanted, Some(files), None).map_err(|error| error.fault(&launch.fields))
 }
 
 /// A NIC on the queues of its tap; none without a queue.
@@ -98,7 +112,10 @@ pub fn net(wanted: &Interface, tap: Vec<OwnedFd>, vhost: Vec<OwnedFd>) -> Option
 fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
-    let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(launch, wanted, files));
+    let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| {
+        let volume = volume_blocks(wanted, files.as_ref())?;
+        disk(launch, wanted, files, volume)
+    });
     let disks = disks.collect::<Result<_, _>>()?;
     let nets = launch
         .interfaces
@@ -170,7 +187,24 @@ fn port(port: AgentPort) -> Port {
     Port::new(agent::PORT, stream, opened)
 }
 
-fn disk(launch: &Launch, wanted: &Disk, files: Option<DiskFiles>) -> Result<MonitorDisk, PlanError> {
+/// The blocks of what a disk is stored on, where they are to be its own.
+fn volume_blocks(wanted: &Disk, files: Option<&DiskFiles>) -> Result<Option<Blocks>, PlanError> {
+    let files = files.filter(|_| wanted.tuning.block_size == BlockSize::Volume);
+    let blocks = files.map(|files| Blocks::of(&files.image)).transpose();
+    blocks.map_err(|source| PlanError::Volume {
+        name: wanted.name.clone(),
+        field: wanted.field.clone(),
+        source,
+    })
+}
+
+/// `volume` are the blocks of what it is stored on, where they are known.
+fn disk(
+    launch: &Launch,
+    wanted: &Disk,
+    files: Option<DiskFiles>,
+    volume: Option<Blocks>,
+) -> Result<MonitorDisk, PlanError> {
     let image = match (&wanted.source, files) {
         (DiskSource::Raw(_), Some(DiskFiles { image, .. })) => DiskImage::Raw(image),
         (DiskSource::Qcow2 { .. }, Some(DiskFiles { image, backing })) => DiskImage::Qcow2 { image, backing },
@@ -179,11 +213,16 @@ fn disk(launch: &Launch, wanted: &Disk, files: Option<DiskFiles>) -> Result<Moni
             return Err(PlanError::NoImage { name: wanted.name.clone(), field: wanted.field.clone() });
         }
     };
-    let disk = MonitorDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
-        name: wanted.name.clone(),
-        field: wanted.field.clone(),
-        source,
-    })?;
+    let rejected =
+        |source| PlanError::Disk { name: wanted.name.clone(), field: wanted.field.clone(), source };
+    let disk = MonitorDisk::try_from(wanted.with_source(image)).map_err(rejected)?;
+    let disk = match blocks::chosen(wanted, volume) {
+        Some(ChosenBlocks { blocks: Blocks { logical, physical }, discard_granularity }) => {
+            let blocks = MonitorBlocks::new(logical, physical, discard_granularity);
+            disk.with_blocks(blocks.map_err(|error| rejected(error.into()))?)
+        }
+        None => disk,
+    };
     // A guest with more vCPUs shares the queues out.
     let queues = if wanted.tuning.multi_queue { launch.cpu.topology().count() } else { 1 };
     Ok(disk.queues(queues.into()))

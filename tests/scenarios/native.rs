@@ -112,17 +112,30 @@ const DHCP_OPTIONS: &str = "dhcpOptions: {bootFileName: boot/vireo.efi, tftpServ
     privateOptions: [{option: 224, value: first}, {option: 254, value: last}]}";
 const AS_RECEIVED: &str = "bootfile=boot/vireo.efi\nntpsrv=192.0.2.123 192.0.2.124\nopt224=6669727374\nopt254=6c617374\nsiaddr=192.0.2.66\ntftp=192.0.2.66";
 
-/// One has a queue pair for each vCPU, also after a pause, and queues of its disks; one has no link.
+/// One has a queue pair for each vCPU, also after a pause, and queues of its disks, one of which has large blocks; one has no
+/// link.
 fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     // Through the queues of both vCPUs.
     const WRITE: &str = "for cpu in 0 1; do taskset $((1 << cpu)) dd if=/dev/urandom of=/tmp/$cpu bs=64k count=4 2>/dev/null && \
         taskset $((1 << cpu)) dd if=/tmp/$cpu of=/dev/vda bs=64k seek=$((cpu * 4)) oflag=direct 2>/dev/null && \
         taskset $((2 >> cpu)) dd if=/dev/vda bs=64k count=4 skip=$((cpu * 4)) iflag=direct 2>/dev/null | cmp - /tmp/$cpu || exit 1; done";
+    const DISK: &str = "      - name: blocks
+        blockSize: {custom: {logical: 4096, physical: 8192}}
+        disk: {bus: virtio}
+      interfaces:
+";
+    // The last request is of a part of a block.
+    const BLOCKS: &str = "cat /sys/block/vdb/queue/logical_block_size /sys/block/vdb/queue/physical_block_size; \
+        ls /sys/block/vdb/mq | wc -l; dd if=/tmp/0 of=/dev/vdb bs=64k oflag=direct 2>/dev/null && \
+        dd if=/dev/vdb bs=4k count=64 iflag=direct 2>/dev/null | cmp - /tmp/0 && \
+        ! dd if=/dev/vdb of=/dev/null bs=512 count=1 iflag=direct 2>/dev/null && echo whole";
     let standalone = Standalone::start_on(host, hypervisor)?;
     let several = manifest(host, "one").replace("cores: 1", "cores: 2").replace(
         "      rng: {}",
         "      networkInterfaceMultiqueue: true\n      blockMultiQueue: true\n      rng: {}",
     );
+    let several =
+        several.replace("      interfaces:\n", DISK) + "  - {name: blocks, emptyDisk: {capacity: 16Mi}}\n";
     let several = several.replace("masquerade: {}", &format!("masquerade: {{}}\n        {DHCP_OPTIONS}"));
     // Of the nested host, which has no other use for them; the scenario `huge_pages` has those of this host.
     let huge = (hypervisor == "native").then_some(128);
@@ -142,11 +155,15 @@ fn nics(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
         // Two files, between which a page may go to the guest.
         eventually("the guest has all huge pages", SOON, || Ok(free_huge_pages(host)? == 0))?;
     }
+    let has_vhost = host.shell("[ -e /dev/vhost-net ] && echo yes || :").run()?.ok().trim() == "yes";
+    let shown = standalone.json("get vmi one")?["status"]["conditions"].to_string();
+    assert_eq!(shown.contains("vhost-net moves the queues of the NICs default"), has_vhost, "{shown}");
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     assert_eq!(guest.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", SOON)?.trim(), "2");
     assert_eq!(guest.run("ls /sys/block/vda/mq | wc -l", SOON)?.trim(), "2");
     guest.run(WRITE, SOON)?;
+    assert_eq!(guest.run(BLOCKS, SOON)?, "4096\n8192\n2\nwhole\n");
     receives_its_options(&mut guest)?;
     guest.run(&format!("udhcpc -i eth0 -n -q -f && {PING}"), SOON)?;
     assert_eq!(nic(&standalone, "one")?, ("up".into(), 2.into()));

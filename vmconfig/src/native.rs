@@ -148,8 +148,9 @@ fn of_disk(disk: &Disk<()>) -> Vec<Requirement> {
     };
     let mut requirements: Vec<Requirement> =
         what.into_iter().map(|what| Requirement::new(&disk.field, what)).collect();
-    if disk.tuning.block_size != BlockSize::Default {
-        requirements.push(Requirement::new(format!("{at}].blockSize"), "a block size"));
+    if disk.tuning.block_size != BlockSize::Default && disk.bus != DiskBus::Virtio {
+        let what = format!("a block size on the bus {}", disk.bus);
+        requirements.push(Requirement::new(format!("{at}].blockSize"), what));
     }
     if disk.tuning.pci_slot.is_some() {
         requirements.push(Requirement::new(format!("{at}].disk.pciAddress"), "a fixed PCI address"));

@@ -44,6 +44,9 @@ pub enum ImageError {
     /// A disk has at least one sector.
     #[error("the disk image is empty")]
     Empty,
+    /// A disk has at least one block.
+    #[error("the disk image is smaller than one of its blocks, which have {0} bytes")]
+    Small(u32),
     /// The qcow2 image uses an unsupported feature, which the text names.
     #[error("the qcow2 image {0}")]
     Unsupported(&'static str),

@@ -5,6 +5,7 @@
 //! again after the guest reset itself.
 
 mod balloon;
+mod blocks;
 mod boot;
 mod cd_drive;
 mod clock;
@@ -26,6 +27,7 @@ mod watchdog;
 
 pub(crate) use balloon::BALLOON_PAGE;
 pub use balloon::{Balloon, MemoryStatistics};
+pub use blocks::{Blocks, BlocksError};
 pub use boot::{Boot, Firmware, KernelBoot};
 pub use cd_drive::{CdDrive, MediumLocked};
 pub(crate) use clock::ClockOffset;

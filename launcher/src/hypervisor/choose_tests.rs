@@ -121,14 +121,18 @@ fn with_nodes(count: usize) -> CpuPlacement {
 #[test]
 fn what_is_tuned_is_named_by_its_field() {
     type Change = fn(&mut Launch);
-    let table: [(Change, Option<&str>); 11] = [
+    let table: [(Change, Option<&str>); 12] = [
         (|l| l.cpu_placement = Some(CpuPlacement { realtime: Some(vec![0]), ..with_nodes(32) }), None),
         (|l| l.cpu_placement = Some(with_nodes(33)), Some("numa")),
         (|l| l.disks[0].tuning.dedicated_io_thread = true, None),
         (|l| l.io_threads = Some(IoThreads::Pool(4)), None),
         (|l| l.io_threads = Some(IoThreads::Supplemental(4)), Some("ioThreadsPolicy")),
+        (|l| l.disks[0].tuning.block_size = BlockSize::Volume, None),
         (
-            |l| l.disks[0].tuning.block_size = BlockSize::Volume,
+            |l| {
+                l.disks[0].tuning.block_size = BlockSize::Volume;
+                l.disks[0].bus = DiskBus::Scsi;
+            },
             Some("spec.domain.devices.disks[0].blockSize"),
         ),
         (|l| l.disks[0].tuning.multi_queue = true, None),

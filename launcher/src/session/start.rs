@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::fault::{Code, chain, fault, fault_at};
 use crate::host;
 use crate::hypervisor::{Choice, Starting, choose};
 use crate::ipv6;
-use crate::launch::{Kind, Launch};
+use crate::launch::{Interface, Kind, Launch};
 use crate::{logging, metrics_port, program, socket};
 
 /// How long after the end of the grace period a start may still complete; later it is abandoned.
@@ -107,6 +108,14 @@ impl Session {
         if let Some(pinning) = &host.pinning {
             let field = &launch.fields.dedicated_cpus;
             pinning.confine_process().map_err(|error| fault_at(Code::HostResource, field, chain(&error)))?;
+        }
+        if let Some(offloaded) = offloaded(&launch.interfaces, &host.vhost) {
+            info!(offloaded);
+            self.publish_changed(|state| {
+                if let Some(chosen) = &mut state.hypervisor {
+                    chosen.reason = format!("{}; {offloaded}", chosen.reason);
+                }
+            });
         }
         let vsock_cid = host.vsock.as_ref().map_or(0, |vsock| vsock.cid);
         self.publish_changed(|state| state.vsock_cid = vsock_cid);
@@ -252,4 +261,27 @@ fn port() -> Result<(UnixStream, StdStream), Fault> {
         Ok((UnixStream::from_std(ours)?, theirs))
     };
     pair().map_err(|error: std::io::Error| fault(Code::HostResource, chain(&error)))
+}
+
+/// Whose queues the host's kernel moves, by the node's vhost-net for each queue of each NIC.
+fn offloaded(interfaces: &[Interface], vhost: &[Vec<OwnedFd>]) -> Option<String> {
+    let with_vhost = interfaces.iter().zip(vhost).filter(|(_, devices)| !devices.is_empty());
+    let names: Vec<_> = with_vhost.map(|(interface, _)| interface.name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("vhost-net moves the queues of the NICs {}", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::sample;
+
+    #[test]
+    fn nics_with_vhost_net_are_named() {
+        let mut interfaces = sample::kernel_boot().interfaces;
+        interfaces.push(Interface { name: "second".to_owned(), ..interfaces[0].clone() });
+        let device = || OwnedFd::from(File::open("/dev/null").unwrap());
+        assert_eq!(offloaded(&interfaces, &[Vec::new(), Vec::new()]), None);
+        let text = offloaded(&interfaces, &[Vec::new(), vec![device(), device()]]).unwrap();
+        assert_eq!(text, "vhost-net moves the queues of the NICs second");
+    }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use vireo_vmconfig::{self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, VIRTIO_SERIAL_LEN};
 
-use super::{CdDrive, DiskCounters, DiskGrowth, DiskStall};
+use super::{Blocks, CdDrive, DiskCounters, DiskGrowth, DiskStall};
 
 /// Where a disk's content is.
 #[derive(Debug)]
@@ -63,6 +63,7 @@ pub struct Disk {
     stall: Arc<DiskStall>,
     growth: Arc<DiskGrowth>,
     queues: u16,
+    blocks: Blocks,
 }
 
 /// The most queues of a disk.
@@ -86,6 +87,9 @@ pub enum DiskError {
         /// The device.
         device: DiskDevice,
     },
+    /// Its blocks.
+    #[error("the monitor has no such blocks")]
+    Blocks(#[from] super::BlocksError),
 }
 
 impl DiskSerial {
@@ -121,6 +125,7 @@ impl Disk {
             stall: Arc::default(),
             growth: Arc::default(),
             queues: 1,
+            blocks: Blocks::default(),
         }
     }
 
@@ -173,6 +178,13 @@ impl Disk {
         self
     }
 
+    /// The blocks of a virtio disk. Disks of other buses have those of their commands.
+    #[must_use]
+    pub fn with_blocks(mut self, blocks: Blocks) -> Self {
+        self.blocks = blocks;
+        self
+    }
+
     /// Its position in the boot order, from 1. See [`crate::config::Firmware`].
     #[must_use]
     pub fn boot_order(mut self, order: Option<u32>) -> Self {
@@ -213,6 +225,11 @@ impl Disk {
     /// How many queues it has.
     pub fn queue_count(&self) -> u16 {
         self.queues
+    }
+
+    /// The sizes of its blocks.
+    pub fn blocks(&self) -> Blocks {
+        self.blocks
     }
 
     /// Has it look whether its image has grown.

@@ -1,6 +1,6 @@
 //! What has to be equal of a saved VM's configuration and of the one that it is loaded into.
 
-use crate::config::{Attachment, Boot, Disk, Net, VmConfig};
+use crate::config::{Attachment, Blocks, Boot, Disk, Net, VmConfig};
 
 /// Parts of a configuration by their names, as people read them.
 pub(crate) type Description = Vec<(String, String)>;
@@ -61,7 +61,11 @@ fn boot(boot: &Boot) -> &'static str {
 
 fn describe_disk(disk: &Disk) -> String {
     let bus = match disk.attachment() {
-        Attachment::Virtio => format!("virtio disk with {} queues", disk.queue_count()),
+        Attachment::Virtio => {
+            let blocks = disk.blocks();
+            let sizes = if blocks == Blocks::default() { String::new() } else { format!(" and {blocks:?}") };
+            format!("virtio disk with {} queues{sizes}", disk.queue_count())
+        }
         Attachment::Sata(device) => format!("SATA {device}"),
         Attachment::Scsi(device) => format!("SCSI {device}"),
     };

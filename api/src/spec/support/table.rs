@@ -51,10 +51,10 @@ sections! {
         Both "domain.devices.watchdog.name", "";
     }
     "Disks" {
-        Qemu "domain.devices.disks[].blockSize.custom.discardGranularity", "";
-        Qemu "domain.devices.disks[].blockSize.custom.logical", "";
-        Qemu "domain.devices.disks[].blockSize.custom.physical", "";
-        Qemu "domain.devices.disks[].blockSize.matchVolume.enabled", "of files, the block size of their file system";
+        Both "domain.devices.disks[].blockSize.custom.discardGranularity", "on `native` for virtio disks";
+        Both "domain.devices.disks[].blockSize.custom.logical", "on `native` for virtio disks";
+        Both "domain.devices.disks[].blockSize.custom.physical", "on `native` for virtio disks";
+        Both "domain.devices.disks[].blockSize.matchVolume.enabled", "of files, the block size of their file system; on `native` for virtio disks";
         Both "domain.devices.disks[].bootOrder", "";
         Both "domain.devices.disks[].cache", "";
         Both "domain.devices.disks[].cdrom.bus", "`virtio` is refused, `usb` is on `qemu`";

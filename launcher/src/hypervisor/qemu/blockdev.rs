@@ -1,21 +1,20 @@
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 
 use serde_json::{Value, json};
 
 use super::args::Args;
 use super::io_thread::Threads;
 use super::pci::Layout;
+use crate::blocks::{Blocks, ChosenBlocks, chosen};
 use crate::launch::{Disk, Launch};
-use vireo_vmconfig::{BlockSize, BootSource, CacheMode, DiskBus, DiskSource, ErrorPolicy, IoMode};
+use vireo_vmconfig::{BootSource, CacheMode, DiskBus, DiskSource, ErrorPolicy, IoMode};
 
 /// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
 pub(super) const AHCI_PORTS: usize = 6;
-/// The blocks of disks for which nothing else is said.
+/// The blocks of AHCI disks.
 const SECTOR: u32 = 512;
-/// The largest block of a disk that has those of its volume, as KubeVirt limits it.
-const LARGEST_OF_FILE: u32 = 32 << 10;
 /// How many disks get a boot index where the manifest sets no boot order. SeaBIOS has room for 16 drives, takes them in
 /// the order of their slots, and leaves out those without a boot index.
 const TRIED_DISKS: usize = 16;
@@ -57,37 +56,6 @@ impl ImageKind {
     pub(super) fn of_plugged(file: &File) -> io::Result<Self> {
         let block_device = file.metadata()?.file_type().is_block_device();
         Ok(Self { block_device, blocks: Blocks::default() })
-    }
-}
-
-/// The sizes of the blocks of a file or block device, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Blocks {
-    /// The unit of addresses.
-    pub logical: u32,
-    /// The unit that is written without reading.
-    pub physical: u32,
-}
-
-impl Default for Blocks {
-    fn default() -> Self {
-        Self { logical: SECTOR, physical: SECTOR }
-    }
-}
-
-impl Blocks {
-    /// Those of an open file: on a file system, the block size of that.
-    pub(super) fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        let (logical, physical) = if metadata.file_type().is_block_device() {
-            (rustix::fs::ioctl_blksszget(file)?, rustix::fs::ioctl_blkpbszget(file)?)
-        } else {
-            let size = u32::try_from(metadata.blksize()).unwrap_or(u32::MAX);
-            (size, size)
-        };
-        // A file system of a network may prefer more than disks have.
-        let valid = |size: u32| if BlockSize::is_valid(size) { size.min(LARGEST_OF_FILE) } else { SECTOR };
-        Ok(Self { logical: valid(logical), physical: valid(physical).max(valid(logical)) })
     }
 }
 
@@ -198,14 +166,7 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
 
 /// Those of the volume where it is known.
 pub(super) fn block_size(device: &mut Value, disk: &Disk, volume: Option<Blocks>) {
-    let (blocks, discard_granularity) = match (disk.tuning.block_size, volume) {
-        _ if disk.is_cdrom() => return,
-        (BlockSize::Default, _) | (BlockSize::Volume, None) => return,
-        (BlockSize::Volume, Some(blocks)) => (blocks, None),
-        (BlockSize::Custom { logical, physical, discard_granularity }, _) => {
-            (Blocks { logical, physical }, discard_granularity)
-        }
-    };
+    let Some(ChosenBlocks { blocks, discard_granularity }) = chosen(disk, volume) else { return };
     // AHCI disks have sectors of 512 bytes.
     let logical = if disk.bus == DiskBus::Sata { SECTOR } else { blocks.logical };
     device["logical_block_size"] = json!(logical);

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
-use super::super::blockdev::{Blocks, ImageFd, ImageKind};
+use super::super::blockdev::{ImageFd, ImageKind};
+use crate::blocks::Blocks;
 use serde_json::Value;
 
 use super::*;

@@ -10,7 +10,7 @@ use vireo_vmconfig::{
     CacheMode, CpuTopology, CpuTopologyError, MAX_QUEUE_PAIRS, MacAddr, PanicModel, ParseMacError,
     UnknownName, WatchdogAction,
 };
-use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, MemorySize, MemorySizeError};
+use vireo_vmm::config::{Adapter, Attachment, Blocks, Input, MAX_DISK_QUEUES, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
@@ -74,6 +74,7 @@ pub(crate) struct DiskArg {
     pub(crate) attachment: Attachment,
     pub(crate) queues: u16,
     pub(crate) cache: CacheMode,
+    pub(crate) blocks: Blocks,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -127,6 +128,10 @@ pub(crate) enum ArgsError {
     DiskQueues(String),
     #[error("--disk: cache: unsupported value {0:?}: supported values: writeback, writethrough, none")]
     Cache(String),
+    #[error("--disk: block: unsupported value {0:?}: supported values: powers of two, 512 to {max}", max = Blocks::MAX)]
+    Block(String),
+    #[error("--disk: block: supported on the bus virtio alone")]
+    BlockOffVirtio,
     #[error("--disk: queues: several are supported on the bus virtio alone")]
     QueuesOffVirtio,
     #[error("--vnc")]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use vireo_vmconfig::{CacheMode, MacAddr, ParseMacError};
 use vireo_vmm::config::{
-    Balloon, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice, Notices,
-    TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
+    Balloon, Blocks, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice,
+    Notices, TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
 };
 use vireo_vmm::sys::{tap, vhost};
 
@@ -142,7 +142,11 @@ fn disk(arg: &DiskArg) -> Result<Disk, OpenError> {
         ImageFormat::Raw => DiskImage::Raw(file),
         ImageFormat::Qcow2 => DiskImage::Qcow2 { image: file, backing: None },
     };
-    let disk = Disk::new(image).read_only(arg.read_only).attach(arg.attachment).queues(arg.queues);
+    let disk = Disk::new(image)
+        .read_only(arg.read_only)
+        .attach(arg.attachment)
+        .queues(arg.queues)
+        .with_blocks(arg.blocks);
     Ok(disk.direct(arg.cache == CacheMode::None).write_through(arg.cache == CacheMode::WriteThrough))
 }
 
@@ -202,6 +206,7 @@ mod tests {
             read_only,
             attachment: Attachment::Virtio,
             queues: 1,
+            blocks: Blocks::default(),
             cache: CacheMode::default(),
         }
     }

@@ -11,13 +11,11 @@ use super::super::DeviceConfig;
 use super::super::device::copy_from;
 use super::device::SEG_MAX;
 use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_ZEROED_SECTORS, SECTOR};
+use crate::config::Blocks;
 use crate::state::{Section, SectionError};
 
 /// What a disk with a cache offers: the driver sends flushes, and may set the cache's mode.
 pub(super) const CACHE_FEATURES: u64 = 1 << VIRTIO_BLK_F_FLUSH | 1 << VIRTIO_BLK_F_CONFIG_WCE;
-/// Physical blocks of 4 KiB, as a power of two of the logical 512 bytes.
-const PHYSICAL_BLOCK_EXPONENT: u8 = 3;
-const PHYSICAL_BLOCK: u16 = 1 << PHYSICAL_BLOCK_EXPONENT;
 /// The offset of `writeback`, the only field that a driver may write.
 const WRITE_BACK: usize = 32;
 const SIZE: usize = 60;
@@ -28,6 +26,7 @@ pub(super) struct BlockConfig {
     first_sectors: u64,
     sectors: AtomicU64,
     queues: u16,
+    blocks: Blocks,
     /// The disk has a cache that its driver may know of.
     has_cache: bool,
     /// A write may complete before it is on stable storage.
@@ -37,16 +36,28 @@ pub(super) struct BlockConfig {
     on_change: Mutex<Option<Notify>>,
 }
 
+/// As many as there are in whole blocks.
+fn whole(sectors: u64, blocks: Blocks) -> u64 {
+    sectors - sectors % u64::from(sectors_of(blocks.logical())).max(1)
+}
+
+fn sectors_of(bytes: u32) -> u32 {
+    u32::try_from(u64::from(bytes) / SECTOR).unwrap_or(1)
+}
+
 /// Notifies the driver and the lanes.
 type Notify = Box<dyn Fn() + Send + Sync>;
 
 impl BlockConfig {
-    pub(super) fn new(sectors: u64, has_cache: bool, queues: u16) -> Self {
+    /// For a disk of as many sectors; a part of a block at its end is not part of the disk.
+    pub(super) fn new(sectors: u64, has_cache: bool, queues: u16, blocks: Blocks) -> Self {
+        let sectors = whole(sectors, blocks);
         let is_settable = AtomicBool::new(false);
         Self {
             first_sectors: sectors,
             sectors: AtomicU64::new(sectors),
             queues,
+            blocks,
             has_cache,
             write_back: AtomicBool::new(has_cache),
             is_settable,
@@ -61,6 +72,7 @@ impl BlockConfig {
 
     /// The image has as many sectors now. It never has fewer than before: the driver would lose what it wrote.
     pub(super) fn grow(&self, sectors: u64) {
+        let sectors = whole(sectors, self.blocks);
         let before = self.sectors.fetch_max(sectors, Ordering::SeqCst);
         if before < sectors {
             tracing::info!(before, sectors, "a disk has grown");
@@ -89,16 +101,18 @@ impl BlockConfig {
         put(0, &self.sectors().to_le_bytes());
         // 8: size_max, 16: geometry: not offered.
         put(12, &SEG_MAX.to_le_bytes());
-        put(20, &u32::try_from(SECTOR).unwrap_or(0).to_le_bytes());
-        put(24, &[PHYSICAL_BLOCK_EXPONENT, 0]);
-        put(26, &PHYSICAL_BLOCK.to_le_bytes()); // min_io_size
+        let (logical, physical) = (self.blocks.logical(), self.blocks.physical());
+        let of_physical = (physical / logical).max(1);
+        put(20, &logical.to_le_bytes()); // blk_size
+        put(24, &[u8::try_from(of_physical.ilog2()).unwrap_or(0), 0]); // physical_block_exp
+        put(26, &u16::try_from(of_physical).unwrap_or(u16::MAX).to_le_bytes()); // min_io_size
         // 28: opt_io_size: no preference.
         put(WRITE_BACK, &[self.is_write_back().into()]);
         put(34, &self.queues.to_le_bytes()); // num_queues
         // Discard: sectors, segments, alignment.
         put(36, &MAX_RANGE_SECTORS.to_le_bytes());
         put(40, &MAX_RANGES.to_le_bytes());
-        put(44, &u32::from(PHYSICAL_BLOCK).to_le_bytes());
+        put(44, &(sectors_of(self.blocks.discard_granularity())).to_le_bytes());
         // Write zeroes: sectors, segments, may unmap.
         put(48, &MAX_ZEROED_SECTORS.to_le_bytes());
         put(52, &1_u32.to_le_bytes());

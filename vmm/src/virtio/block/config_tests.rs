@@ -10,7 +10,7 @@ use super::Block;
 use super::config::BlockConfig;
 use super::flight_tests::Manual;
 use crate::block::ImageError;
-use crate::config::{Disk, DiskImage};
+use crate::config::{Blocks, Disk, DiskImage};
 use crate::state::{AnySection as _, SectionError};
 
 const FLUSH: u64 = 1 << 9;
@@ -130,8 +130,8 @@ fn a_saved_driver_finds_the_mode_that_it_has_set() {
 
 #[test]
 fn a_state_with_a_cache_is_not_loaded_into_a_disk_without() {
-    let state = BlockConfig::new(2048, true, 1).encode().unwrap();
-    let loaded = BlockConfig::new(2048, false, 1).decode(&state);
+    let state = BlockConfig::new(2048, true, 1, Blocks::default()).encode().unwrap();
+    let loaded = BlockConfig::new(2048, false, 1, Blocks::default()).decode(&state);
     assert!(matches!(loaded, Err(SectionError::Invalid("the disk has another cache mode"))), "{loaded:?}");
 }
 
@@ -226,7 +226,7 @@ fn a_saved_driver_learns_that_its_disk_has_grown_since() {
     let mut guest = guest.loaded_into(Box::new(Block::new(&disk_on(&file)).unwrap()));
     wait_for_change(&guest, 0);
     assert_eq!((capacity(&guest), read_before(&mut guest, 2 * SIZE)), (2 * SIZE, 0));
-    let state = BlockConfig::new(4096, true, 1).encode().unwrap();
-    let loaded = BlockConfig::new(2048, true, 1).decode(&state);
+    let state = BlockConfig::new(4096, true, 1, Blocks::default()).encode().unwrap();
+    let loaded = BlockConfig::new(2048, true, 1, Blocks::default()).decode(&state);
     assert!(matches!(loaded, Err(SectionError::Invalid("the disk is smaller than it was"))), "{loaded:?}");
 }

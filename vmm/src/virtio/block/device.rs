@@ -98,7 +98,12 @@ impl Block {
         let read_only = disk.is_read_only();
         let first = block::open(disk, read_only)?;
         let sectors = first.backend.sectors();
-        let config = Arc::new(BlockConfig::new(sectors, !disk.is_write_through(), disk.queue_count()));
+        let blocks = disk.blocks();
+        let config = BlockConfig::new(sectors, !disk.is_write_through(), disk.queue_count(), blocks);
+        let config = Arc::new(config);
+        if config.sectors() == 0 {
+            return Err(ImageError::Small(blocks.logical()));
+        }
         if let DiskImage::Raw(file) = disk.image() {
             let file = file.try_clone().map_err(ImageError::Open)?;
             let config = config.clone();
@@ -121,8 +126,8 @@ impl Block {
             Ok(BlockLane {
                 place: (index, count),
                 backend,
-                limits: Limits { sectors, read_only },
-                refused_sectors: sectors,
+                limits: Limits { sectors: config.sectors(), read_only, block: blocks.logical() },
+                refused_sectors: config.sectors(),
                 serial: *disk.id(),
                 stall,
                 counters: disk.counters().clone(),

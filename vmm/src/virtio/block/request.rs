@@ -30,6 +30,8 @@ const ZEROED: Allowed = Allowed { ranges: 1, sectors: MAX_ZEROED_SECTORS, flags:
 pub(super) struct Limits {
     pub(super) sectors: u64,
     pub(super) read_only: bool,
+    /// Bytes of a logical block, a power of two.
+    pub(super) block: u32,
 }
 
 /// Bytes of the disk.
@@ -132,11 +134,13 @@ fn parse_ranges(
 }
 
 impl Limits {
-    /// The byte offset of `sector`, if `len` bytes from there are whole sectors of the disk.
+    /// The byte offset of `sector`, if `len` bytes from there are whole blocks of the disk.
     fn check(self, sector: u64, len: u64) -> Result<u64, InvalidRequest> {
         let end = sector.checked_add(len / SECTOR).filter(|_| len.is_multiple_of(SECTOR));
+        let offset = sector.checked_mul(SECTOR).ok_or(InvalidRequest::IoError)?;
+        let is_whole = |bytes: u64| bytes.is_multiple_of(self.block.into());
         match end {
-            Some(end) if end <= self.sectors => sector.checked_mul(SECTOR).ok_or(InvalidRequest::IoError),
+            Some(end) if end <= self.sectors && is_whole(offset) && is_whole(len) => Ok(offset),
             Some(_) | None => Err(InvalidRequest::IoError),
         }
     }

@@ -10,7 +10,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
 use super::Block;
 use crate::block::ImageError;
-use crate::config::{Disk, DiskImage, DiskSerial};
+use crate::config::{Blocks, Disk, DiskImage, DiskSerial};
 
 const FLUSH: u64 = 1 << 9;
 const FEATURES: u64 = VERSION_1 | FLUSH;
@@ -192,6 +192,28 @@ fn a_request_discards_and_zeroes_no_more_than_is_offered() {
     }
     let zeroed = u32::from_le_bytes(guest.read(0x2030));
     assert_eq!((u64::from(zeroed) * 512, u32::from_le_bytes(guest.read(0x2034))), (64 << 20, 1));
+}
+
+#[test]
+fn a_disk_with_large_blocks_takes_whole_ones() {
+    let file = image();
+    // The last block is not whole.
+    file.set_len((SECTORS + 7) * 512).unwrap();
+    let blocks = Blocks::new(4096, 16384, Some(8192)).unwrap();
+    let mut guest = guest(&raw(&file).with_blocks(blocks));
+    assert_eq!(u64::from_le_bytes(guest.read(0x2000)), SECTORS, "capacity");
+    assert_eq!(u32::from_le_bytes(guest.read(0x2014)), 4096, "blk_size");
+    assert_eq!(guest.read::<4>(0x2018), [2, 0, 4, 0], "physical_block_exp, min_io_size");
+    assert_eq!(u32::from_le_bytes(guest.read(0x202c)), 16, "discard_sector_alignment");
+    assert_eq!(ask(&mut guest, 0, 8, &[(DATA, 4096, true)]), 0);
+    assert_eq!(bytes(&guest, DATA, 4096), pattern(64 * 512)[4096..8192]);
+    assert_eq!(ask(&mut guest, 0, 8, &[(DATA, 512, true)]), 1, "a part of a block");
+    assert_eq!(ask(&mut guest, 1, 1, &[(DATA, 4096, false)]), 1, "parts of two");
+    assert_eq!(range(&mut guest, 13, 8, 8, 0), 0);
+    assert_eq!(range(&mut guest, 13, 8, 4, 0), 1);
+    let small = tempfile::tempfile().unwrap();
+    small.set_len(512).unwrap();
+    assert!(matches!(Block::new(&raw(&small).with_blocks(blocks)), Err(ImageError::Small(4096))));
 }
 
 #[test]

@@ -13,10 +13,11 @@ Usage: vmm --kernel FILE [OPTION]...
   --cmdline TEXT                   kernel command line (default: console=ttyS0)
   --cpus N                         vCPUs, 1 to 254 (default: 1)
   --memory SIZE                    RAM: 512M, 4G, a bare number counts MiB (default: 256M)
-  --disk path=FILE[,format=FORMAT][,readonly=on][,bus=BUS][,queues=N][,cache=MODE]
+  --disk path=FILE[,format=FORMAT][,readonly=on][,bus=BUS][,queues=N][,cache=MODE][,block=N]
                                    disk image or block device, raw (default) or qcow2 without a backing file, on
                                    the bus virtio (default), sata or scsi; on virtio with several queues (1 to
-                                   32); may be given several times. A write completes when the host's page cache
+                                   32) and blocks of N bytes (512 to 2097152, default 512 in physical ones of
+                                   4096); may be given several times. A write completes when the host's page cache
                                    has it (MODE writeback, the default), when it is durable (writethrough), or
                                    when the device has it, past the page cache (none)
   --cdrom path=FILE[,bus=BUS]      image in a CD/DVD drive on the bus sata (default) or scsi; may be given

@@ -24,7 +24,7 @@ fn a_kernel_is_enough() {
 #[test]
 fn every_flag_is_parsed() {
     let args = run(
-        "--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on,queues=4,cache=none \
+        "--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on,queues=4,cache=none,block=4096 \
                     --disk path=b,bus=sata,format=qcow2 --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2,vhost=off --serial socket=s \
                     --vnc unix:v",
     );
@@ -38,6 +38,7 @@ fn every_flag_is_parsed() {
         attachment,
         queues,
         cache: if path == "a" { CacheMode::None } else { CacheMode::WriteBack },
+        blocks: if path == "a" { Blocks::new(4096, 4096, None).unwrap() } else { Blocks::default() },
     };
     let (sata, cdrom) = (Attachment::Sata(DiskDevice::Disk), Attachment::Scsi(DiskDevice::CdRom));
     let want =
@@ -84,7 +85,9 @@ fn mistakes_name_the_option() {
         ("--kernel k --disk readonly=on", "--disk"),
         ("--kernel k --disk path=a,readonly=yes", "readonly"),
         ("--kernel k --disk path=a,cache=fast", "writethrough"),
-        ("--kernel k --disk path=a,mode=fast", "queues and cache"),
+        ("--kernel k --disk path=a,mode=fast", "cache and block"),
+        ("--kernel k --disk path=a,block=1000", "powers of two"),
+        ("--kernel k --disk path=a,bus=scsi,block=4096", "bus virtio alone"),
         ("--kernel k --disk path=a,format=vmdk", "vmdk"),
         ("--kernel k --disk path=a,queues=0", "1 to 32"),
         ("--kernel k --disk path=a,queues=33", "1 to 32"),

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
-use vireo_vmm::config::{Adapter, Attachment, Input, MAX_DISK_QUEUES, Vsock};
+use vireo_vmm::config::{Adapter, Attachment, Blocks, Input, MAX_DISK_QUEUES, Vsock};
 
 use super::{ArgsError, DiskArg, FilesystemArg, ImageFormat, NetArg, SerialArg, once};
 
 pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
     let (mut path, mut format, mut read_only, mut bus) = (None, None, None, None);
-    let (mut queues, mut cache) = (None, None);
+    let (mut queues, mut cache, mut block) = (None, None, None);
     for (key, value) in pairs(text) {
         match key {
             "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
@@ -19,7 +19,8 @@ pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
             "bus" => once(&mut bus, "--disk: bus", attachment(("--disk", DiskDevice::Disk), value)?)?,
             "queues" => once(&mut queues, "--disk: queues", disk_queues(value)?)?,
             "cache" => once(&mut cache, "--disk: cache", cache_mode(value)?)?,
-            _ => return Err(unknown("--disk", key, "path, format, readonly, bus, queues and cache")),
+            "block" => once(&mut block, "--disk: block", blocks(value)?)?,
+            _ => return Err(unknown("--disk", key, "path, format, readonly, bus, queues, cache and block")),
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
@@ -27,8 +28,12 @@ pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
     if queues > 1 && attachment != Attachment::Virtio {
         return Err(ArgsError::QueuesOffVirtio);
     }
+    if block.is_some() && attachment != Attachment::Virtio {
+        return Err(ArgsError::BlockOffVirtio);
+    }
+    let blocks = block.unwrap_or_default();
     let (format, read_only) = (format.unwrap_or_default(), read_only.unwrap_or(false));
-    Ok(DiskArg { path, format, read_only, attachment, queues, cache: cache.unwrap_or_default() })
+    Ok(DiskArg { path, format, read_only, attachment, queues, cache: cache.unwrap_or_default(), blocks })
 }
 
 fn cache_mode(value: &str) -> Result<CacheMode, ArgsError> {
@@ -41,6 +46,12 @@ fn image_format(value: &str) -> Result<ImageFormat, ArgsError> {
         "qcow2" => Ok(ImageFormat::Qcow2),
         _ => Err(ArgsError::Format(value.to_owned())),
     }
+}
+
+/// Logical and physical blocks of this size.
+fn blocks(value: &str) -> Result<Blocks, ArgsError> {
+    let blocks = value.parse().ok().and_then(|bytes| Blocks::new(bytes, bytes, None).ok());
+    blocks.ok_or_else(|| ArgsError::Block(value.to_owned()))
 }
 
 fn disk_queues(value: &str) -> Result<u16, ArgsError> {
@@ -71,7 +82,15 @@ pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
     let path = path.ok_or(ArgsError::MissingKey { option: "--cdrom", key: "path" })?;
     let attachment = bus.unwrap_or(Attachment::Sata(DiskDevice::CdRom));
     let cache = CacheMode::default();
-    Ok(DiskArg { path, format: ImageFormat::Raw, read_only: true, attachment, queues: 1, cache })
+    Ok(DiskArg {
+        path,
+        format: ImageFormat::Raw,
+        read_only: true,
+        attachment,
+        queues: 1,
+        cache,
+        blocks: Blocks::default(),
+    })
 }
 
 pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
