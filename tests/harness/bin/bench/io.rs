@@ -3,6 +3,7 @@
 
 mod guest;
 mod monitor;
+mod peer;
 pub(crate) mod report;
 mod store;
 mod workload;
@@ -15,6 +16,7 @@ use vireo_tests::{Host, HostBuilder, Image, Initrd};
 
 use self::guest::Guest;
 use self::monitor::Monitor;
+use self::peer::Peer;
 use self::report::Sample;
 use self::store::Store;
 use self::workload::Workload;
@@ -52,6 +54,8 @@ pub(crate) struct Plan {
     host_cpus: u32,
     /// Of the disk; the guest has as many vCPUs, and a thread that makes requests on each.
     queues: u32,
+    /// What is measured beside ours, where the environment names it.
+    peer: Option<Peer>,
 }
 
 impl Default for Plan {
@@ -63,6 +67,7 @@ impl Default for Plan {
             stores: Store::ALL.to_vec(),
             host_cpus: 1,
             queues: 1,
+            peer: None,
         }
     }
 }
@@ -86,6 +91,10 @@ impl Plan {
                 Long("host-cpus") => plan.host_cpus = parser.value()?.parse::<NonZeroU32>()?.get(),
                 other => return Err(other.unexpected()),
             }
+        }
+        plan.peer = Peer::find(std::env::vars())?;
+        if plan.peer.is_none() {
+            plan.monitors.retain(|monitor| *monitor != Monitor::Peer);
         }
         // The launcher is measured on qcow2 alone, whose queues have one lane.
         if plan.queues > 1 {
@@ -147,7 +156,10 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     let scratch = tempfile::tempdir()?;
     let host = start_host(&programs, scratch.path(), plan)?;
     eprintln!("bench: io, {} rounds, jobs of {} s, {} queues", plan.rounds, plan.seconds, plan.queues);
-    let output = host.command("/in/bench").args(plan.arguments()).deadline(plan.deadline()).stream().run()?;
+    let variable = plan.peer.as_ref().map(Peer::variable);
+    let environment = variable.map(|(name, line)| format!("{name}={line}"));
+    let command = host.command("env").args(environment).arg("/in/bench").args(plan.arguments());
+    let output = command.deadline(plan.deadline()).stream().run()?;
     let text = output.ok();
     let samples: Vec<Sample> = crate::samples(&text)?;
     print!("{}", report::tables(&samples));
@@ -175,6 +187,9 @@ fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Erro
         ([Monitor::Vmm, Monitor::VmmDirect], "vmm"),
         ([Monitor::Launcher, Monitor::LauncherDirect], "virt-launcher"),
     ];
+    if let Some(peer) = &plan.peer {
+        builder = builder.file_as(peer.program(), "peer");
+    }
     for (monitors, program) in ours {
         if monitors.iter().any(|monitor| plan.monitors.contains(monitor)) {
             builder = builder.file(programs.join(program));
@@ -198,7 +213,7 @@ pub(crate) fn run_inside(plan: &Plan) -> Result<(), Error> {
 /// All jobs of one guest.
 fn measure(plan: &Plan, store: Store, monitor: Monitor) -> Result<(), Error> {
     store.before_guest()?;
-    let mut guest = Guest::start(monitor, store, plan.queues)?;
+    let mut guest = Guest::start(monitor, store, plan)?;
     for workload in Workload::ALL {
         store.before_job()?;
         let measured = guest
@@ -252,7 +267,8 @@ mod tests {
     #[test]
     fn the_launcher_is_measured_where_vmm_is_not() {
         let guests: Vec<_> = Plan::default().guests().collect();
-        assert_eq!(guests.len(), 16);
+        // That of the environment, which there is none of, among them.
+        assert_eq!(guests.len(), 19);
         assert!(guests.contains(&(Store::Qcow2, Monitor::Launcher)));
         assert!(!guests.contains(&(Store::Qcow2, Monitor::Vmm)));
         assert!(!guests.contains(&(Store::Warm, Monitor::Launcher)));

@@ -9,6 +9,7 @@ use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{Disk, disk, disk_source};
 use vireo_tests::io_load::{Job, Limit, Outcome, Response};
 
+use super::Plan;
 use super::monitor::{COMMAND_LINE, MEMORY_MIB, Monitor};
 use super::store::Store;
 use crate::serial::Serial;
@@ -53,8 +54,8 @@ impl Measured {
 
 impl Guest {
     /// Starts it, and waits until it takes jobs.
-    pub(crate) fn start(monitor: Monitor, store: Store, queues: u32) -> Result<Self, Error> {
-        let guest = match monitor.command(store, queues) {
+    pub(crate) fn start(monitor: Monitor, store: Store, plan: &Plan) -> Result<Self, Error> {
+        let guest = match monitor.command(store, plan.queues, plan.peer.as_ref()) {
             Some(words) => Self { serial: Serial::spawn(&words)?, _launcher: None },
             None => Self::from_launcher(monitor, store)?,
         };

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::peer::Peer;
 use super::store::Store;
 
 /// The command line of the guest's kernel.
@@ -27,16 +28,19 @@ pub(crate) enum Monitor {
     QemuDirect,
     /// QEMU with an I/O thread and threads that read and write through the page cache.
     QemuCached,
+    /// Another monitor, see [`super::peer`].
+    Peer,
 }
 
 impl Monitor {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Vmm,
         Self::VmmDirect,
         Self::Launcher,
         Self::LauncherDirect,
         Self::QemuDirect,
         Self::QemuCached,
+        Self::Peer,
     ];
 
     /// Whether it is measured with that store.
@@ -45,6 +49,8 @@ impl Monitor {
             Self::Vmm | Self::VmmDirect => store != Store::Qcow2,
             Self::Launcher | Self::LauncherDirect => store == Store::Qcow2,
             Self::QemuDirect | Self::QemuCached => true,
+            // Others have no qcow2, or other options for it.
+            Self::Peer => store != Store::Qcow2,
         }
     }
 
@@ -60,9 +66,10 @@ impl Monitor {
 
     /// The command whose serial line is its standard input and output, of a guest with as many vCPUs and queues; `None` for
     /// the launcher, which gets a request.
-    pub(crate) fn command(self, store: Store, queues: u32) -> Option<Vec<String>> {
+    pub(crate) fn command(self, store: Store, queues: u32, peer: Option<&Peer>) -> Option<Vec<String>> {
         let path = store.path();
         let line = match self {
+            Self::Peer => return Some(peer?.command(path, queues)),
             Self::Launcher | Self::LauncherDirect => return None,
             Self::Vmm | Self::VmmDirect => {
                 let cache = if self.is_direct() { "none" } else { "writeback" };
@@ -97,6 +104,7 @@ impl fmt::Display for Monitor {
             Self::LauncherDirect => "launcher-direct",
             Self::QemuDirect => "qemu-direct",
             Self::QemuCached => "qemu-cached",
+            Self::Peer => "peer",
         })
     }
 }
