@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use vireo_vmconfig::{CacheMode, MacAddr, ParseMacError};
 use vireo_vmm::config::{
-    Balloon, Blocks, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice,
-    Notices, TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
+    Balloon, Boot, Disk, DiskImage, Filesystem, FilesystemError, Firmware, KernelBoot, Net, Notice, Notices,
+    TooManyDevices, VmConfig, Vsock, VsockError, Watchdog,
 };
 use vireo_vmm::sys::{tap, vhost};
 
@@ -195,7 +195,7 @@ fn derived(tap: &str) -> Result<MacAddr, ParseMacError> {
 
 #[cfg(test)]
 mod tests {
-    use vireo_vmm::config::Attachment;
+    use vireo_vmm::config::{Attachment, Blocks};
 
     use super::*;
 
