@@ -55,13 +55,14 @@ pub fn saved_device(script: &[u8]) {
     let (state, script) = rest.split_at(len);
     match kind.checked_sub(transport::DEVICES) {
         None => transport::load(kind, state, script),
-        Some(other) => with_other(other, |section, registers| {
-            load(section, state);
-            if let Some((registers, size)) = registers {
+        Some(other) => with_other(other, |device| {
+            load_at_rest(device.section, device.rest, state);
+            if let Some((registers, size)) = device.registers {
                 super::run(script, [(registers, size); 2]);
             }
             // What a driver does with a device that was loaded leaves it one that can be saved.
-            section.encode().expect("a device that is not used can be saved");
+            (device.rest)();
+            device.section.encode().expect("a device that is not used can be saved");
         }),
     }
 }
@@ -74,8 +75,8 @@ pub(super) fn device_states() -> Vec<Vec<u8>> {
     };
     let mut seeds: Vec<_> = (0..transport::DEVICES).map(|kind| seed(kind, &transport::saved(kind))).collect();
     for other in 0..OTHERS {
-        with_other(other, |section, _| {
-            seeds.push(seed(transport::DEVICES + other, &section.encode().expect("a state")));
+        with_other(other, |device| {
+            seeds.push(seed(transport::DEVICES + other, &device.section.encode().expect("a state")));
         });
     }
     seeds
@@ -97,8 +98,28 @@ impl Window for Nowhere {
 /// How many devices [`with_other`] has.
 const OTHERS: u8 = 9;
 
-/// Calls `then` with the section of a device, and its registers where it has ports.
-fn with_other(kind: u8, then: impl FnOnce(&dyn AnySection, Option<(&dyn BusDevice, u64)>)) {
+/// One that is no virtio device.
+struct OtherDevice<'a> {
+    section: &'a dyn AnySection,
+    /// Its ports, and how many there are.
+    registers: Option<(&'a dyn BusDevice, u64)>,
+    /// Waits until what the device was asked for is done.
+    rest: &'a dyn Fn(),
+}
+
+/// Calls `then` with a device.
+fn with_other(kind: u8, then: impl FnOnce(&OtherDevice<'_>)) {
+    let on_ports = |section: &dyn AnySection,
+                    registers: (&dyn BusDevice, u64),
+                    then: &mut dyn FnMut(&OtherDevice<'_>)| {
+        then(&OtherDevice { section, registers: Some(registers), rest: &|| {} });
+    };
+    let mut then = Some(then);
+    let mut then = move |device: &OtherDevice<'_>| {
+        if let Some(then) = then.take() {
+            then(device);
+        }
+    };
     let outcome = Arc::new(Outcome::default());
     match kind {
         0 => {
@@ -106,52 +127,52 @@ fn with_other(kind: u8, then: impl FnOnce(&dyn AnySection, Option<(&dyn BusDevic
             let drives = [(&first, DiskDevice::Disk), (&second, DiskDevice::CdRom)];
             let sata =
                 ahci::Controller::new(&drives, &ram(), &Router, &ThreadHook::default()).expect("threads");
-            on_bus(sata, then);
+            on_bus(sata, &mut then);
         }
         1 => {
             let head = Head::new(&Slots, Some(&[0x55; 4096])).expect("memory");
-            on_bus(Bochs::new(head.clone()), then);
+            on_bus(Bochs::new(head.clone()), &mut then);
             head.refresh(&mut Canvas::default(), true);
         }
         2 => {
             let events = PanicEvents::new(outcome, Notices::default());
-            on_bus(Arc::new(PvPanic::new(Arc::new(events))), then);
+            on_bus(Arc::new(PvPanic::new(Arc::new(events))), &mut then);
         }
         3 => {
             let watchdog = Watchdog::new(WatchdogAction::Reset);
             let watchdog = I6300Esb::new(&watchdog, outcome, Arc::new(NoPower)).expect("a thread");
-            on_bus(Arc::new(watchdog), then);
+            on_bus(Arc::new(watchdog), &mut then);
         }
         4 => {
             let power = Arc::new(PowerManagement::new(Arc::new(Lines), outcome));
             let clock = Rtc::new(Arc::new(Lines), power, ClockOffset::default(), &[]).expect("a thread");
-            then(&clock, Some((&clock, 2)));
+            on_ports(&clock, (&clock, 2), &mut then);
         }
         5 => {
             let ps2 = Ps2::new(outcome, (Arc::new(Lines), Arc::new(Lines))).expect("a thread");
-            then(ps2.as_ref(), Some((ps2.as_ref(), 5)));
+            on_ports(ps2.as_ref(), (ps2.as_ref(), 5), &mut then);
         }
         6 => {
             const SIZE: usize = 3 * 4096;
             let image = file(&[0; SIZE]);
             let flash = Flash::new(image, SIZE, Box::new(Nowhere));
-            then(&flash, Some((&flash, 3 * 4096)));
+            on_ports(&flash, (&flash, 3 * 4096), &mut then);
         }
         7 => {
             let mut contents = Contents::new();
             contents.file("numbers", (0..=255).collect()).expect("room for a file");
             let fw_cfg = Arc::new(FwCfg::new(contents, ram()));
-            then(fw_cfg.as_ref(), Some((&Ports(fw_cfg.clone()), 2)));
+            on_ports(fw_cfg.as_ref(), (&Ports(fw_cfg.clone()), 2), &mut then);
         }
         _ => {
             let uart = Uart::new(Arc::new(Lines), Box::new(|_: &[u8]| {})).expect("a serial port");
-            then(&uart, Some((&uart, 8)));
+            on_ports(&uart, (&uart, 8), &mut then);
         }
     }
 }
 
 /// Puts one function on a bus; its state is loaded as that of a VM, and it goes on.
-fn on_bus(function: Arc<dyn Function>, then: impl FnOnce(&dyn AnySection, Option<(&dyn BusDevice, u64)>)) {
+fn on_bus(function: Arc<dyn Function>, then: &mut dyn FnMut(&OtherDevice<'_>)) {
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let range = [RamRange { start: 0, len: 64 << 10 }];
     let root = Root::new((&mmio, &pio), &range, Arc::new(Lines)).expect("a bus");
@@ -160,7 +181,8 @@ fn on_bus(function: Arc<dyn Function>, then: impl FnOnce(&dyn AnySection, Option
     root.pause();
     for (name, function) in root.named_functions() {
         if !before.contains(&name) {
-            then(function.section().expect("a function that can be saved"), None);
+            let section = function.section().expect("a function that can be saved");
+            then(&OtherDevice { section, registers: None, rest: &|| root.pause() });
             break;
         }
     }
@@ -172,8 +194,14 @@ fn on_bus(function: Arc<dyn Function>, then: impl FnOnce(&dyn AnySection, Option
 }
 
 fn load(section: &dyn AnySection, bytes: &[u8]) {
+    load_at_rest(section, &|| {}, bytes);
+}
+
+/// Loads a state, and what is saved of it once the device is at rest.
+fn load_at_rest(section: &dyn AnySection, rest: &dyn Fn(), bytes: &[u8]) {
     if section.decode(bytes).is_ok() {
         section.after_load();
+        rest();
         let state = section.encode().expect("what was loaded can be saved");
         section.decode(&state).expect("what was saved can be loaded");
     }
