@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::installed::{self, Firmware};
@@ -15,6 +17,8 @@ use crate::scenarios::probes::condition;
 /// systemd and cloud-init take minutes on an emulated CPU.
 pub(crate) const BOOT: Duration = Duration::from_secs(600);
 pub(crate) const UUID: &str = "5d307ca9-b3ef-428c-8861-06e72d69f223";
+/// Of the guest that starts by EFI, in a network that its manifest chooses.
+const ADDRESS: &str = "10.9.8.2";
 pub(crate) const MAC: &str = "52:54:00:4d:7a:01";
 
 pub(crate) fn host_with_debian() -> Result<HostBuilder, HostError> {
@@ -22,26 +26,28 @@ pub(crate) fn host_with_debian() -> Result<HostBuilder, HostError> {
     Ok(host_with_programs().tree(images.join("debian/disk-oci"), "disk-oci")?.deadline(2 * BOOT))
 }
 
-/// cloud-init's disk.
+/// cloud-init's disk, whose data are in base64.
 fn seed(key: &str) -> String {
-    format!(
-        r#"cloudInitConfigDrive:
-      userData: |
-        #cloud-config
-        users:
-        - name: ada
-          sudo: ALL=(ALL) NOPASSWD:ALL
-          shell: /bin/bash
-          ssh_authorized_keys: ["{key}"]
-        write_files:
-        - path: /etc/written
-          content: by cloud-init
-      networkData: |
-        {{"links": [{{"id": "a", "type": "phy", "ethernet_mac_address": "{MAC}", "mtu": 1404}}],
-         "networks": [{{"id": "b", "link": "a", "type": "ipv4", "ip_address": "10.0.2.2", "netmask": "255.255.255.0",
-           "routes": [{{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.2.1"}}]}}],
-         "services": []}}"#
-    )
+    let user = format!(
+        r#"#cloud-config
+users:
+- name: ada
+  sudo: ALL=(ALL) NOPASSWD:ALL
+  shell: /bin/bash
+  ssh_authorized_keys: ["{key}"]
+write_files:
+- path: /etc/written
+  content: by cloud-init
+"#
+    );
+    let network = format!(
+        r#"{{"links": [{{"id": "a", "type": "phy", "ethernet_mac_address": "{MAC}", "mtu": 1404}}],
+"networks": [{{"id": "b", "link": "a", "type": "ipv4", "ip_address": "{ADDRESS}", "netmask": "255.255.255.0",
+  "routes": [{{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.9.8.1"}}]}}],
+"services": []}}"#
+    );
+    let [user, network] = [user, network].map(|text| STANDARD.encode(text));
+    format!("cloudInitConfigDrive:\n      userDataBase64: {user}\n      networkDataBase64: {network}")
 }
 
 fn manifest(host: &Host, key: &str) -> String {
@@ -58,6 +64,7 @@ spec:
     periodSeconds: 5
     timeoutSeconds: 5
   domain:
+    clock: {{timezone: Europe/Berlin}}
     memory:
       guest: 512Mi
     firmware:
@@ -87,7 +94,7 @@ spec:
         masquerade: {{}}
   networks:
   - name: default
-    pod: {{}}
+    pod: {{vmNetworkCIDR: 10.9.8.0/24}}
   volumes:
   - name: root
     containerDisk:
@@ -176,6 +183,7 @@ fn a_debian(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     guest.ready()?;
     cloud_init_did_all(&guest, Firmware::Efi)?;
     finds_its_nic_by_tag(&guest)?;
+    has_the_clock_of_its_zone(host, &guest)?;
     console.write(b"\r")?;
     // Its name is what the prompt begins with.
     console.wait_for("analyst login: ", BOOT)?;
@@ -216,7 +224,8 @@ pub(crate) fn cloud_init_did_all(guest: &Shell<'_>, firmware: Firmware) -> Resul
     };
     assert_eq!(status["datasource"], source, "{status:#}");
     let address = guest.run(address)?;
-    assert!(address.contains("inet 10.0.2.2/24"), "{address}");
+    let expected = if firmware == Firmware::Efi { ADDRESS } else { "10.0.2.2" };
+    assert!(address.contains(&format!("inet {expected}/24")), "{address}");
     if firmware == Firmware::Efi {
         assert!(address.ends_with("\n1404"), "{address}");
         guest.run("test -d /sys/firmware/efi/efivars")?;
@@ -231,6 +240,16 @@ fn finds_its_nic_by_tag(guest: &Shell<'_>) -> Result<(), HostError> {
     let meta: Value = serde_json::from_str(&meta).unwrap_or_else(|error| panic!("{error}: {meta}"));
     let nic = serde_json::json!({"type": "nic", "bus": "pci", "mac": MAC, "tags": ["uplink"]});
     assert_eq!(meta["devices"], serde_json::json!([nic]), "{meta:#}");
+    Ok(())
+}
+
+/// The real-time clock shows the time of Berlin, one hour ahead of UTC or two.
+fn has_the_clock_of_its_zone(host: &Host, guest: &Shell<'_>) -> Result<(), HostError> {
+    let seconds = |text: String| text.trim().parse::<i64>().expect("seconds");
+    let shown = seconds(guest.run("cat /sys/class/rtc/rtc0/since_epoch")?);
+    let ahead = shown - seconds(host.shell("date +%s").run()?.ok());
+    // Asking takes a while on an emulated CPU.
+    assert!([3600, 7200].iter().any(|zone| (ahead - zone).abs() < 300), "the clock is {ahead} s ahead");
     Ok(())
 }
 
