@@ -31,13 +31,13 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: manual-shared, volumeName
 ";
 
 /// An instance with a claim as its second disk, before those with files of objects. It shares the file system of another claim, if
-/// the node has it.
+/// the node has it, and a directory of its launcher's container then.
 fn keeper(storage: Storage) -> String {
     let (disks, mut volumes) = (projected::DISKS, projected::VOLUMES.to_owned());
     let mut filesystems = "";
     if storage == Storage::Node {
-        filesystems = "{name: shared, virtiofs: {}}";
-        volumes += ", {name: shared, persistentVolumeClaim: {claimName: shared}}";
+        filesystems = "{name: shared, virtiofs: {}}, {name: container, virtiofs: {}}";
+        volumes += ", {name: shared, persistentVolumeClaim: {claimName: shared}}, {name: container, containerPath: {path: /etc}}";
     }
     format!(
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}, {disks}], filesystems: [{filesystems}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}, {volumes}]\n"
@@ -134,6 +134,14 @@ fn is_shared(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> 
     let written = format!("cd {DIRECTORY}/shared; cat by-guest; stat -c %u by-guest; echo later >later");
     assert_eq!(vireo.on_node(&written)?.trim(), "of the guest\n107");
     assert_eq!(guest.run("cat /tmp/shared/later; umount /tmp/shared")?.trim(), "later");
+    vireo.step("a guest reads a directory of its launcher's container");
+    let address = vireo.pods("keeper")?.pop().unwrap_or_default()["status"]["podIP"].clone();
+    let address = address.as_str().expect("a Pod has an address").to_owned();
+    let line = "mount -t virtiofs container /tmp/shared; grep -v '^#' /tmp/shared/hosts; \
+        touch /tmp/shared/more 2>/dev/null && echo written; umount /tmp/shared";
+    let hosts = guest.run(line)?;
+    let has_its_pod = hosts.lines().any(|line| line.split_whitespace().next() == Some(address.as_str()));
+    assert!(has_its_pod && !hosts.contains("written"), "{address}: {hosts}");
     Ok(())
 }
 
