@@ -2,6 +2,7 @@
 
 mod counted;
 pub(crate) mod engine;
+pub(crate) mod flight;
 mod format;
 mod held;
 mod raw;

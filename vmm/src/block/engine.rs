@@ -1,5 +1,7 @@
 //! Reads, writes and flushes of files that run beside each other: by io_uring, else by threads.
 
+#[cfg(test)]
+pub(crate) mod manual;
 mod threads;
 mod uring;
 
@@ -12,7 +14,7 @@ use crate::memory::{GuestMemory, Segments};
 /// How many operations an engine runs at the same time.
 pub(crate) const CAPACITY: usize = 128;
 
-/// The files of an engine.
+/// The files of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageFile {
     /// The image itself.
@@ -22,8 +24,8 @@ pub(crate) enum ImageFile {
 }
 
 impl ImageFile {
-    /// Its index among the files that an engine is made with.
-    fn index(self) -> usize {
+    /// Its index among the files of the image, as [`super::files`] has them.
+    pub(crate) fn index(self) -> usize {
         match self {
             Self::Image => 0,
             Self::Backing => 1,
@@ -63,12 +65,12 @@ pub(crate) struct Completion {
 
 /// Runs operations beside each other. Dropping it waits until none runs.
 pub(crate) trait Engine: Send {
-    /// Prepares an operation, which begins with the next [`Self::commit`]. `tag` is below [`CAPACITY`], and that of no
-    /// operation that is not over.
+    /// Prepares an operation on one of the files that the engine was made with, which begins with the next [`Self::commit`].
+    /// `tag` is below [`CAPACITY`], and that of no operation that is not over.
     ///
     /// # Errors
     /// When it cannot be run; nothing was begun.
-    fn prepare(&mut self, tag: usize, file: ImageFile, operation: FileOperation<'_>) -> io::Result<()>;
+    fn prepare(&mut self, tag: usize, file: usize, operation: FileOperation<'_>) -> io::Result<()>;
 
     /// Begins what was prepared.
     ///
@@ -89,7 +91,7 @@ pub(crate) trait Engine: Send {
     fn source(&self) -> BorrowedFd<'_>;
 }
 
-/// An engine for an image and what it is an overlay of.
+/// An engine for these files.
 ///
 /// # Errors
 /// When the host has no file descriptors or memory for it.
@@ -117,6 +119,8 @@ mod tests {
     use super::*;
 
     const MEMORY: usize = 1 << 20;
+    const IMAGE: usize = 0;
+    const BACKING: usize = 1;
 
     fn memory() -> GuestMemory {
         GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY / 2), (GuestAddress(1 << 19), MEMORY / 2)])
@@ -167,8 +171,8 @@ mod tests {
             let seam = segments(&memory, &[((1 << 19) - 2, 4), (64, 2)]);
             let other = segments(&memory, &[(0, 4)]);
             let mut begin = |tag, file, operation| engine.prepare(tag, file, operation).unwrap();
-            begin(7, ImageFile::Image, FileOperation::Read { offset: 3, to: &seam });
-            begin(0, ImageFile::Backing, FileOperation::Read { offset: 12, to: &other });
+            begin(7, IMAGE, FileOperation::Read { offset: 3, to: &seam });
+            begin(0, BACKING, FileOperation::Read { offset: 12, to: &other });
             engine.commit().unwrap();
             let done: Vec<_> =
                 all(&mut *engine, 2).into_iter().map(|(tag, moved)| (tag, moved.unwrap())).collect();
@@ -181,8 +185,8 @@ mod tests {
             assert_eq!(&read[..4], b"stuv");
 
             let write = FileOperation::Write { offset: 16, from: &seam, durable: true };
-            engine.prepare(1, ImageFile::Image, write).unwrap();
-            engine.prepare(2, ImageFile::Image, FileOperation::Sync).unwrap();
+            engine.prepare(1, IMAGE, write).unwrap();
+            engine.prepare(2, IMAGE, FileOperation::Sync).unwrap();
             engine.commit().unwrap();
             let done = all(&mut *engine, 2);
             assert_eq!((done[0].1.as_ref().unwrap(), done[1].1.as_ref().unwrap()), (&6, &0));
@@ -198,14 +202,14 @@ mod tests {
         for mut engine in engines(&[&full], &memory) {
             let buffer = segments(&memory, &[(0, 512)]);
             let write = FileOperation::Write { offset: 0, from: &buffer, durable: false };
-            engine.prepare(0, ImageFile::Image, write).unwrap();
-            engine.prepare(1, ImageFile::Image, FileOperation::Read { offset: 0, to: &buffer }).unwrap();
+            engine.prepare(0, IMAGE, write).unwrap();
+            engine.prepare(1, IMAGE, FileOperation::Read { offset: 0, to: &buffer }).unwrap();
             engine.commit().unwrap();
             let done = all(&mut *engine, 2);
             assert_eq!(done[0].1.as_ref().unwrap_err().kind(), io::ErrorKind::StorageFull);
             assert!(done[1].1.is_err(), "it is not open for reading");
             let absent = FileOperation::Read { offset: 0, to: &buffer };
-            assert!(engine.prepare(0, ImageFile::Backing, absent).is_err());
+            assert!(engine.prepare(0, BACKING, absent).is_err());
         }
     }
 
@@ -218,7 +222,7 @@ mod tests {
         // A pipe has no offsets: threads are refused at once, io_uring reads nothing until something comes.
         for mut engine in engines(&[&reader], &memory) {
             let to = segments(&memory, &[(0, 4)]);
-            engine.prepare(0, ImageFile::Image, FileOperation::Read { offset: 0, to: &to }).unwrap();
+            engine.prepare(0, IMAGE, FileOperation::Read { offset: 0, to: &to }).unwrap();
             engine.commit().unwrap();
             writer.write_all(b"late").unwrap();
             drop(engine);
@@ -254,7 +258,7 @@ mod tests {
                         } else {
                             FileOperation::Write { offset: block * 4096, from: &buffer, durable: false }
                         };
-                        engine.prepare(tag, ImageFile::Image, operation).unwrap();
+                        engine.prepare(tag, IMAGE, operation).unwrap();
                         expected[tag] = Some(u64::from(len));
                         left += 1;
                     }

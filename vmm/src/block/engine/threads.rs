@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vmm_sys_util::eventfd::EventFd;
 
-use super::{CAPACITY, Completion, Engine, FileOperation, ImageFile};
+use super::{CAPACITY, Completion, Engine, FileOperation};
 use crate::memory::{GuestMemory, Segments};
 use crate::sys::vectored;
 
@@ -90,11 +90,11 @@ impl Threads {
 }
 
 impl Engine for Threads {
-    fn prepare(&mut self, tag: usize, file: ImageFile, operation: FileOperation<'_>) -> io::Result<()> {
+    fn prepare(&mut self, tag: usize, file: usize, operation: FileOperation<'_>) -> io::Result<()> {
         if tag >= CAPACITY {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let file = Some(file.index()).filter(|index| *index < self.files).ok_or(io::ErrorKind::NotFound)?;
+        let file = Some(file).filter(|file| *file < self.files).ok_or(io::ErrorKind::NotFound)?;
         let operation = match operation {
             FileOperation::Read { offset, to } => {
                 if self.read_cached(file, to, offset)? {

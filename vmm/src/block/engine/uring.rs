@@ -6,7 +6,7 @@ use io_uring::register::Restriction;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::{CAPACITY, Completion, Engine, FileOperation, ImageFile};
+use super::{CAPACITY, Completion, Engine, FileOperation};
 use crate::memory::GuestMemory;
 use crate::sys::vectored::Vectors;
 
@@ -68,8 +68,8 @@ impl Uring {
 }
 
 impl Engine for Uring {
-    fn prepare(&mut self, tag: usize, file: ImageFile, operation: FileOperation<'_>) -> io::Result<()> {
-        let file = Fd(self.files.get(file.index()).ok_or(io::ErrorKind::NotFound)?.as_raw_fd());
+    fn prepare(&mut self, tag: usize, file: usize, operation: FileOperation<'_>) -> io::Result<()> {
+        let file = Fd(self.files.get(file).ok_or(io::ErrorKind::NotFound)?.as_raw_fd());
         let vectors = self.vectors.get_mut(tag).ok_or(io::ErrorKind::InvalidInput)?;
         let entry = match operation {
             FileOperation::Read { offset, to } => {

@@ -8,8 +8,8 @@ use vm_memory::{Bytes, GuestAddress};
 use super::super::testing::{BUFFERS, Guest, VECTOR_DATA, VERSION_1};
 use super::Block;
 use super::config::BlockConfig;
-use super::flight_tests::Manual;
 use crate::block::ImageError;
+use crate::block::engine::manual::Manual;
 use crate::config::{Blocks, Disk, DiskImage};
 use crate::state::{AnySection as _, SectionError};
 

@@ -18,7 +18,7 @@ use super::super::{
 use super::config::{BlockConfig, CACHE_FEATURES};
 use super::flight::{Flight, Landed, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
-use crate::block::engine::ImageFile;
+use crate::block::engine::{self, FileOperation, ImageFile};
 use crate::block::{self, Backend, ImageError, Opened};
 use crate::config::{Disk, DiskCounters, DiskImage, DiskSerial, LaneStall, Stalls};
 use crate::state::SectionError;
@@ -161,8 +161,8 @@ impl BlockLane {
     /// What carries out requests beside each other; made when it is first needed, on the thread that uses it.
     fn flight(&mut self, memory: &GuestMemory) -> Option<&mut Flight> {
         if let Parallel::Unused(files) = &mut self.parallel {
-            self.parallel = match Flight::new(std::mem::take(files), memory) {
-                Ok(flight) => Parallel::Flight(flight),
+            self.parallel = match engine::start(std::mem::take(files), memory) {
+                Ok(engine) => Parallel::Flight(Flight::on(engine)),
                 Err(error) => {
                     tracing::warn!(%error, "a disk serves one request at a time");
                     Parallel::Impossible
@@ -339,8 +339,13 @@ impl BlockLane {
                 None
             }
         };
-        let (Some(place), Some(flight)) = (place, self.flight(memory)) else { return Some(started) };
-        flight.begin(started, place, durable).err()
+        let (Some((file, offset)), Some(flight)) = (place, self.flight(memory)) else { return Some(started) };
+        let begun = flight.begin(started, file.index(), |started| match &started.operation {
+            Operation::Read { to, .. } => FileOperation::Read { offset, to },
+            Operation::Write { from, .. } => FileOperation::Write { offset, from, durable },
+            _ => FileOperation::Sync,
+        });
+        begun.err()
     }
 
     /// Begins what was prepared, and answers what is over.
@@ -365,7 +370,7 @@ impl BlockLane {
             return Ok(());
         }
         let mut failed = Vec::new();
-        for Landed { started, moved } in landed {
+        for Landed { request: started, moved } in landed {
             if self.is_complete(&started, moved) {
                 let Started { queue, pending, status, data, .. } = started;
                 let queue = queues.get(queue)?;

@@ -2,21 +2,19 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::process::Command;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use vireo_vmconfig::ErrorPolicy;
 use vm_memory::{Bytes, GuestAddress};
-use vmm_sys_util::eventfd::EventFd;
 
 use super::super::Device as _;
 use super::super::testing::{BUFFERS, Guest, VERSION_1};
 use super::Block;
 use crate::block;
-use crate::block::engine::{Completion, Engine, FileOperation, ImageFile};
+use crate::block::engine::Engine;
+use crate::block::engine::manual::Manual;
 use crate::config::{Disk, DiskImage};
 use crate::pci::Function as _;
 
@@ -24,78 +22,6 @@ const FEATURES: u64 = VERSION_1 | 1 << 9;
 const COMMAND: u64 = 4;
 const MEMORY: u8 = 2;
 const BUS_MASTER: u8 = 4;
-
-#[derive(Default)]
-struct State {
-    /// Tags and byte offsets of reads.
-    running: Vec<(usize, u64)>,
-    completed: Vec<Completion>,
-    waited: u32,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    notify: EventFd,
-}
-
-#[derive(Clone)]
-pub(super) struct Manual(Arc<Shared>);
-
-impl Manual {
-    pub(super) fn new() -> Self {
-        let notify = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-        Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), notify }))
-    }
-
-    fn when(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let state = self.0.state.lock().unwrap();
-        self.0.changed.wait_while(state, |state| !condition(state)).unwrap()
-    }
-
-    /// Completes the read at a byte offset.
-    fn complete(&self, offset: u64, moved: io::Result<u64>) {
-        let mut state = self.when(|state| state.running.iter().any(|running| running.1 == offset));
-        let at = state.running.iter().position(|running| running.1 == offset).unwrap();
-        let (tag, _) = state.running.remove(at);
-        state.completed.push(Completion { tag, moved });
-        drop(state);
-        self.0.changed.notify_all();
-        self.0.notify.write(1).unwrap();
-    }
-}
-
-impl Engine for Manual {
-    fn prepare(&mut self, tag: usize, _: ImageFile, operation: FileOperation<'_>) -> io::Result<()> {
-        let FileOperation::Read { offset, .. } = operation else { return Err(io::ErrorKind::Other.into()) };
-        self.0.state.lock().unwrap().running.push((tag, offset));
-        self.0.changed.notify_all();
-        Ok(())
-    }
-
-    fn commit(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn take_completed(&mut self, completed: &mut Vec<Completion>) {
-        let _ = self.0.notify.read();
-        completed.append(&mut self.0.state.lock().unwrap().completed);
-    }
-
-    fn wait(&mut self) -> io::Result<()> {
-        self.0.state.lock().unwrap().waited += 1;
-        self.0.changed.notify_all();
-        drop(self.when(|state| !state.completed.is_empty()));
-        Ok(())
-    }
-
-    fn source(&self) -> BorrowedFd<'_> {
-        #[expect(unsafe_code, reason = "an EventFd lends its descriptor as a number only")]
-        // SAFETY: it is open as long as `self` is borrowed.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.0.notify.as_raw_fd()) };
-        fd
-    }
-}
 
 fn image() -> File {
     let mut file = tempfile::tempfile().unwrap();
@@ -170,7 +96,7 @@ fn a_paused_disk_has_nothing_in_flight_and_begins_nothing() {
     assert!(pausing.join().unwrap());
     assert_eq!(guest.answers(0), [(head, 513)]);
     let (head, _) = read(&mut guest, 1);
-    assert!(engine.0.state.lock().unwrap().running.is_empty(), "it is paused");
+    assert!(engine.when(|_| true).running.is_empty(), "it is paused");
     guest.device.resume();
     engine.complete(512, Ok(512));
     assert_eq!(guest.wait(0, 1), [(head, 513)]);
