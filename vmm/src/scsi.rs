@@ -15,7 +15,7 @@ mod tests;
 mod unit;
 
 pub(crate) use sense::Sense;
-pub(crate) use unit::{Buffers, Unit, UnitState};
+pub(crate) use unit::{Buffers, Located, Reply, Transfer, Unit, UnitState};
 
 /// The longest command block that is understood; shorter ones are padded with zeros.
 pub(crate) type Cdb = [u8; 16];

@@ -1,12 +1,14 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use vireo_vmconfig::DiskDevice;
 
 use super::command::Command;
 use super::{Cdb, Sense, cdrom, disk, inquiry};
+use crate::block::engine::ImageFile;
 use crate::block::{self, Backend, ImageError, SECTOR};
-use crate::config::{CdDrive, Disk, DiskImage, DiskSerial, LaneStall};
+use crate::config::{CdDrive, Disk, DiskCounters, DiskImage, DiskSerial, LaneStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::state::SectionError;
 
@@ -28,6 +30,26 @@ pub(crate) struct Reply {
     pub(crate) transferred: u64,
 }
 
+/// The bytes of a read or a write.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    /// Their offset on the medium.
+    at: u64,
+    pub(crate) write: bool,
+    /// They are on stable storage when it is over.
+    pub(crate) durable: bool,
+    pub(crate) bytes: Segments,
+}
+
+/// A transfer, and where its bytes are.
+#[derive(Debug)]
+pub(crate) struct Located {
+    pub(crate) file: ImageFile,
+    /// Of the first byte, in the file.
+    pub(crate) offset: u64,
+    pub(crate) transfer: Transfer,
+}
+
 /// The state of a logical unit.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct UnitState {
@@ -44,6 +66,7 @@ pub(crate) struct Unit {
     pub(super) write_through: bool,
     pub(super) serial: DiskSerial,
     stall: Arc<LaneStall>,
+    counters: Arc<DiskCounters>,
     pub(super) tray: cdrom::Tray,
     /// What the medium is in, where that changes while the VM runs, and how often it had changed when the guest saw it last.
     drive: Option<(Arc<CdDrive>, u64)>,
@@ -65,6 +88,7 @@ impl Unit {
             write_through: disk.is_write_through(),
             serial: *disk.id(),
             stall,
+            counters: disk.counters().clone(),
             tray: cdrom::Tray::default(),
             drive: match disk.image() {
                 DiskImage::Drive(drive) => {
@@ -158,6 +182,69 @@ impl Unit {
             _ if std::mem::take(&mut self.medium_changed) => Err(Sense::MEDIUM_CHANGED),
             _ => Ok(command),
         }
+    }
+
+    /// What a command moves, where its bytes are in one file as they are, so that it can be carried out beside others. The
+    /// buffers come back where only [`Self::execute`] can do it.
+    ///
+    /// # Errors
+    /// With the buffers. Nothing has changed.
+    pub(crate) fn locate(&mut self, cdb: &Cdb, buffers: Buffers) -> Result<Located, Buffers> {
+        // What is in a drive may be another medium at any time, and a tray may be open.
+        if self.drive.is_some() || self.ready().is_err() {
+            return Err(buffers);
+        }
+        let (lba, blocks, write) = match Command::parse(cdb) {
+            Ok(Command::Read { lba, blocks }) => (lba, blocks, false),
+            // One past the cache needs what was written before it to be there, too: the tables of an image.
+            Ok(Command::Write { lba, blocks, stable })
+                if self.kind == DiskDevice::Disk && !self.read_only && (!stable || self.write_through) =>
+            {
+                (lba, blocks, true)
+            }
+            _ => return Err(buffers),
+        };
+        let Ok((at, len)) = self.range(lba, blocks) else { return Err(buffers) };
+        let bytes = if write { &buffers.from_guest } else { &buffers.to_guest };
+        if len == 0 || bytes.len() != len {
+            return Err(buffers);
+        }
+        let Some((file, offset)) = self.image.locate(at, bytes, write) else { return Err(buffers) };
+        let Buffers { to_guest, from_guest } = buffers;
+        let bytes = if write { from_guest } else { to_guest };
+        let durable = write && self.write_through;
+        Ok(Located { file, offset, transfer: Transfer { at, write, durable, bytes } })
+    }
+
+    /// Whether a write that is carried out by itself is as fast: it goes into the host's cache.
+    pub(crate) fn writes_at_once(&self, transfer: &Transfer) -> bool {
+        transfer.write && !transfer.durable && !self.image.runs_alone()
+    }
+
+    /// A transfer that was carried out beside others moved all of its bytes.
+    pub(crate) fn transferred(&mut self, transfer: &Transfer, took: Duration) -> Reply {
+        let counter = if transfer.write { &self.counters.written } else { &self.counters.read };
+        counter.count(transfer.bytes.len(), took);
+        self.sense = Sense::NONE;
+        Reply { sense: None, transferred: transfer.bytes.len() }
+    }
+
+    /// Carries out a transfer by itself, which knows how to go on after an error.
+    pub(crate) fn transfer(&mut self, memory: &GuestMemory, transfer: &Transfer) -> Reply {
+        let Transfer { at, write, durable, bytes } = transfer;
+        let done = if *write {
+            self.image
+                .write(memory, bytes, *at)
+                .and_then(|()| if *durable { self.image.flush() } else { Ok(()) })
+        } else {
+            self.image.read(memory, bytes, *at)
+        };
+        let sense = done.err().map(|error| {
+            tracing::warn!(%error, at, write, "a transfer failed");
+            if *write { Sense::WRITE_ERROR } else { Sense::READ_ERROR }
+        });
+        self.sense = sense.unwrap_or(Sense::NONE);
+        Reply { sense, transferred: if sense.is_none() { bytes.len() } else { 0 } }
     }
 
     /// Carries out one command.

@@ -1,22 +1,28 @@
 //! The SCSI controller (section 5.6): a target with one unit for each drive.
 //!
-//! Requests are carried out one after the other, so that at the time of a task management function none is on the
-//! way. Drives do not come or go: no event is ever reported.
+//! Reads and writes of disks are carried out beside each other, everything else one after the other while none of them is on
+//! the way; so is what a task management function asks for. Drives do not come or go: no event is ever reported.
 
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use vireo_vmconfig::DiskDevice;
 
+use super::queue::TURN;
 use super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
-    RingError, Segments,
+    Request, RingError, Segments,
 };
-use crate::block::ImageError;
+use crate::block::engine::{self, FileOperation};
+use crate::block::flight::{Flight, Landed};
+use crate::block::{self, ImageError};
 use crate::config::{Disk, Stalls};
-use crate::scsi::{Buffers, Sense, Unit, UnitState};
+use crate::scsi::{Buffers, Located, Reply, Sense, Transfer, Unit, UnitState};
 use crate::state::SectionError;
 
 /// Section 5.
@@ -24,6 +30,9 @@ const DEVICE_ID: u16 = 8;
 const QUEUE_SIZE: u16 = 256;
 const CONTROL: usize = 0;
 const EVENTS: usize = 1;
+const REQUESTS: usize = 2;
+/// How many requests are begun before the worker looks at everything else.
+const BUDGET: usize = 256;
 /// How many targets there can be: one byte of the address.
 pub const TARGETS: usize = crate::config::SCSI_TARGETS;
 /// Buffers of a request beside its header and its response.
@@ -56,8 +65,52 @@ const ABORTS: [u32; 5] = [0, 1, 2, 7, 8];
 /// The controller.
 pub struct Scsi {
     units: Vec<Unit>,
+    /// The first of each unit's files, among those of the engine.
+    first_files: Vec<usize>,
+    parallel: Parallel,
+    /// Requests wait in the queue because as many as possible are in flight.
+    is_behind: bool,
+    /// What was over while the function could not access memory: answered after the kick that comes when it can.
+    unanswered: Vec<Landed<Started>>,
     /// When it settled last, all that was written reached stable storage.
     are_flushed: bool,
+}
+
+/// How reads and writes are carried out beside each other.
+enum Parallel {
+    /// None was asked for yet.
+    Unused(Vec<File>),
+    Flight(Flight<Started>),
+    /// The host has no means: one request at a time.
+    Impossible,
+}
+
+/// A request that was begun.
+#[derive(Debug)]
+struct Started {
+    pending: Pending,
+    unit: usize,
+    transfer: Transfer,
+    answer: Answer,
+    since: Instant,
+}
+
+/// Where a request is answered.
+#[derive(Debug)]
+struct Answer {
+    response: Segments,
+    /// How many bytes the guest expects to be moved.
+    expected: u64,
+    /// How many it has room for.
+    into_guest: u64,
+}
+
+/// What was taken from the request queue.
+enum Taken {
+    /// It is in flight.
+    Begun,
+    /// It is over.
+    Over(Finished),
 }
 
 /// What a driver addresses.
@@ -76,7 +129,143 @@ impl Scsi {
             Unit::new(disk, *device).map_err(|error| (number, error))
         };
         let units = drives.iter().take(TARGETS).enumerate().map(unit).collect::<Result<_, _>>()?;
-        Ok(Self { units, are_flushed: true })
+        let (mut files, mut first_files) = (Vec::new(), Vec::new());
+        for (number, (disk, _)) in drives.iter().take(TARGETS).enumerate() {
+            first_files.push(files.len());
+            files.extend(block::files(disk).map_err(|error| (number, ImageError::Open(error)))?);
+        }
+        Ok(Self {
+            units,
+            first_files,
+            parallel: Parallel::Unused(files),
+            is_behind: false,
+            unanswered: Vec::new(),
+            are_flushed: true,
+        })
+    }
+
+    /// Reads and writes beside each other are this engine's.
+    #[cfg(test)]
+    fn with_engine(self, engine: Box<dyn engine::Engine>) -> Self {
+        Self { parallel: Parallel::Flight(Flight::on(engine)), ..self }
+    }
+
+    /// What carries out requests beside each other; made when it is first needed, on the thread that uses it.
+    fn flight(&mut self, memory: &GuestMemory) -> Option<&mut Flight<Started>> {
+        if let Parallel::Unused(files) = &mut self.parallel {
+            self.parallel = match engine::start(std::mem::take(files), memory) {
+                Ok(engine) => Parallel::Flight(Flight::on(engine)),
+                Err(error) => {
+                    tracing::warn!(%error, "SCSI drives serve one request at a time");
+                    Parallel::Impossible
+                }
+            };
+        }
+        self.in_flight()
+    }
+
+    fn in_flight(&mut self) -> Option<&mut Flight<Started>> {
+        match &mut self.parallel {
+            Parallel::Flight(flight) => Some(flight),
+            Parallel::Unused(_) | Parallel::Impossible => None,
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.in_flight().is_some_and(|flight| flight.is_full())
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.in_flight().is_none_or(|flight| flight.is_empty())
+    }
+
+    /// Takes requests as long as there are any, and room.
+    fn serve(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        queues.get(REQUESTS)?.begin()?;
+        let unanswered = std::mem::take(&mut self.unanswered);
+        self.answer_all(queues, unanswered)?;
+        self.is_behind = false;
+        let end = Instant::now() + TURN;
+        for _ in 0..BUDGET {
+            if self.is_full() {
+                self.land(queues)?;
+                // What was over at once has made room; where nothing was, the end of one has it go on here.
+                if self.is_full() {
+                    self.is_behind = true;
+                    return Ok(());
+                }
+            }
+            let Some(Request { pending, chain }) = queues.get(REQUESTS)?.pop()? else {
+                return self.land(queues);
+            };
+            if let Taken::Over(finished) = self.request(queues, pending, chain)? {
+                let queue = queues.get(REQUESTS)?;
+                queue.push(finished)?;
+                queue.publish()?;
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+        }
+        queues.get(REQUESTS)?.again();
+        self.land(queues)
+    }
+
+    /// Begins what was prepared, and answers what is over.
+    fn land(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        let Some(flight) = self.in_flight() else { return Ok(()) };
+        flight.commit().map_err(RingError::Host)?;
+        let landed = flight.landed();
+        self.answer_all(queues, landed)
+    }
+
+    /// Answers all that is in flight, when it is over.
+    fn land_all(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        let Some(flight) = self.in_flight() else { return Ok(()) };
+        let landed = flight.land_all().map_err(RingError::Host)?;
+        self.answer_all(queues, landed)
+    }
+
+    /// Answers requests that are over.
+    fn answer_all(&mut self, queues: &mut Queues, landed: Vec<Landed<Started>>) -> Result<(), RingError> {
+        if landed.is_empty() {
+            return Ok(());
+        }
+        if !queues.may_serve() {
+            self.unanswered.extend(landed);
+            return Ok(());
+        }
+        let queue = queues.get(REQUESTS)?;
+        let mut failed = Vec::new();
+        for Landed { request: started, moved } in landed {
+            let Started { pending, unit, transfer, answer, since } = started;
+            match (moved, self.units.get_mut(unit)) {
+                (Ok(moved), Some(unit)) if moved == transfer.bytes.len() => {
+                    let reply = unit.transferred(&transfer, since.elapsed());
+                    queue.push(answer.finish(queue.memory(), pending, reply, OK))?;
+                }
+                _ => failed.push(Started { pending, unit, transfer, answer, since }),
+            }
+        }
+        queue.publish()?;
+        if failed.is_empty() {
+            return Ok(());
+        }
+        // Nothing else runs meanwhile: the drive may hold the request until the host can carry it out.
+        let others = self.in_flight().map(Flight::land_all).transpose().map_err(RingError::Host)?;
+        for Started { pending, unit, transfer, answer, .. } in failed {
+            let queue = queues.get(REQUESTS)?;
+            let finished = match self.units.get_mut(unit) {
+                Some(unit) => {
+                    let reply = unit.transfer(queue.memory(), &transfer);
+                    answer.finish(queue.memory(), pending, reply, OK)
+                }
+                None => pending.finish(0),
+            };
+            queue.push(finished)?;
+        }
+        queues.get(REQUESTS)?.publish()?;
+        self.answer_all(queues, others.unwrap_or_default())
     }
 
     /// Section 5.6.6.1: 1, target, and the unit in one of the two single-level formats.
@@ -90,46 +279,85 @@ impl Scsi {
         }
     }
 
+    /// Begins a request, or carries it out.
     fn request(
         &mut self,
-        memory: &GuestMemory,
+        queues: &mut Queues,
         pending: Pending,
         chain: Result<Chain, ChainError>,
-    ) -> Finished {
-        let Ok(Chain { mut readable, mut writable }) = chain else { return pending.finish(0) };
+    ) -> Result<Taken, RingError> {
+        let queue = queues.get(REQUESTS)?;
+        let memory = queue.memory().clone();
+        let Ok(Chain { mut readable, mut writable }) = chain else {
+            return Ok(Taken::Over(pending.finish(0)));
+        };
         let (Some(header), Some(response)) = (readable.take_front(REQUEST), writable.take_front(RESPONSE))
         else {
             tracing::debug!("a SCSI request without room for header and response");
-            return pending.finish(0);
+            return Ok(Taken::Over(pending.finish(0)));
         };
-        let mut bytes = [0; 51];
         let into_guest = writable.len();
-        let expected = into_guest.max(readable.len());
-        let (sense, transferred, code) = match header.read(memory, &mut bytes) {
-            Err(_) => (None, 0, FAILURE),
-            Ok(()) => match self.addressed(first(&bytes)) {
-                Addressed::NoTarget => (None, 0, BAD_TARGET),
-                Addressed::NoUnit => (Some(Sense::NO_SUCH_UNIT), 0, OK),
-                Addressed::Unit(unit) => {
-                    let mut cdb = [0; 16];
-                    cdb.iter_mut().zip(bytes.iter().skip(19)).for_each(|(to, from)| *to = *from);
-                    let buffers = Buffers { to_guest: writable, from_guest: readable };
-                    match self.units.get_mut(unit) {
-                        None => (None, 0, BAD_TARGET),
-                        Some(unit) => {
-                            let reply = unit.execute(memory, &cdb, buffers);
-                            (reply.sense, reply.transferred, OK)
-                        }
-                    }
-                }
-            },
+        let answer = Answer { response, expected: into_guest.max(readable.len()), into_guest };
+        let mut bytes = [0; 51];
+        let (unit, sense, code) =
+            match header.read(&memory, &mut bytes).map(|()| self.addressed(first(&bytes))) {
+                Err(_) => (None, None, FAILURE),
+                Ok(Addressed::NoTarget) => (None, None, BAD_TARGET),
+                Ok(Addressed::NoUnit) => (None, Some(Sense::NO_SUCH_UNIT), OK),
+                Ok(Addressed::Unit(unit)) => (Some(unit), None, OK),
+            };
+        let refused = Reply { sense, transferred: 0 };
+        let Some(unit) = unit else {
+            return Ok(Taken::Over(answer.finish(&memory, pending, refused, code)));
         };
-        let residual = u32::try_from(expected.saturating_sub(transferred)).unwrap_or(u32::MAX);
-        if let Err(error) = response.write(memory, &answer(sense, residual, code)) {
-            tracing::debug!(%error, "a SCSI response could not be written");
-        }
-        let written = RESPONSE.saturating_add(transferred.min(into_guest));
-        pending.finish(u32::try_from(written).unwrap_or(u32::MAX))
+        let mut cdb = [0; 16];
+        cdb.iter_mut().zip(bytes.iter().skip(19)).for_each(|(to, from)| *to = *from);
+        let buffers = Buffers { to_guest: writable, from_guest: readable };
+        let alone = self.is_idle() && !queues.get(REQUESTS)?.has_more()?;
+        let Some(target) = self.units.get_mut(unit) else {
+            return Ok(Taken::Over(answer.finish(&memory, pending, refused, BAD_TARGET)));
+        };
+        let buffers = match target.locate(&cdb, buffers) {
+            Err(buffers) => buffers,
+            // No detour is faster.
+            Ok(located) if alone && target.writes_at_once(&located.transfer) => {
+                let reply = target.transfer(&memory, &located.transfer);
+                return Ok(Taken::Over(answer.finish(&memory, pending, reply, OK)));
+            }
+            Ok(Located { file, offset, transfer }) => {
+                let first = self.first_files.get(unit).copied().unwrap_or(usize::MAX);
+                let started = Started { pending, unit, transfer, answer, since: Instant::now() };
+                return self.begin(queues, started, first.saturating_add(file.index()), offset);
+            }
+        };
+        self.land_all(queues)?;
+        let reply = self.units.get_mut(unit).map_or(refused, |unit| unit.execute(&memory, &cdb, buffers));
+        Ok(Taken::Over(answer.finish(&memory, pending, reply, OK)))
+    }
+
+    /// Begins a transfer beside others, or carries it out while there is none.
+    fn begin(
+        &mut self,
+        queues: &mut Queues,
+        started: Started,
+        file: usize,
+        offset: u64,
+    ) -> Result<Taken, RingError> {
+        let memory = queues.get(REQUESTS)?.memory().clone();
+        let begun = match self.flight(&memory) {
+            Some(flight) => flight.begin(started, file, |Started { transfer, .. }| match transfer.write {
+                true => FileOperation::Write { offset, from: &transfer.bytes, durable: transfer.durable },
+                false => FileOperation::Read { offset, to: &transfer.bytes },
+            }),
+            None => Err(started),
+        };
+        let Err(Started { pending, unit, transfer, answer, .. }) = begun else { return Ok(Taken::Begun) };
+        self.land_all(queues)?;
+        let reply = match self.units.get_mut(unit) {
+            Some(unit) => unit.transfer(&memory, &transfer),
+            None => Reply { sense: None, transferred: 0 },
+        };
+        Ok(Taken::Over(answer.finish(&memory, pending, reply, OK)))
     }
 
     fn control(
@@ -197,7 +425,8 @@ impl Device for Scsi {
 }
 
 impl Lane for Scsi {
-    fn settle(&mut self, _queues: &mut Queues) -> Result<(), RingError> {
+    fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        self.land_all(queues)?;
         self.are_flushed = true;
         for unit in &mut self.units {
             self.are_flushed &= unit.flush_now();
@@ -228,12 +457,53 @@ impl Lane for Scsi {
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         match queue {
             CONTROL => {
+                // What may be asked for is over.
+                if queues.get(REQUESTS).is_ok() {
+                    self.land_all(queues)?;
+                }
                 queues.get(queue)?.drain(|memory, pending, chain| self.control(memory, pending, chain))
             }
             // Buffers for events stay with us.
             EVENTS => Ok(()),
-            _ => queues.get(queue)?.drain(|memory, pending, chain| self.request(memory, pending, chain)),
+            _ => self.serve(queues),
         }
+    }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        match &self.parallel {
+            Parallel::Flight(flight) => Some(flight.source()),
+            Parallel::Unused(_) | Parallel::Impossible => None,
+        }
+    }
+
+    fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        self.land(queues)?;
+        if self.is_behind && !self.is_full() { self.serve(queues) } else { Ok(()) }
+    }
+
+    fn deactivate(&mut self) {
+        // The driver takes its buffers back: the requests are not answered.
+        self.unanswered.clear();
+        self.is_behind = false;
+        if let Some(flight) = self.in_flight()
+            && let Err(error) = flight.land_all()
+        {
+            tracing::error!(%error, "requests of SCSI drives cannot be waited for");
+            self.parallel = Parallel::Impossible;
+        }
+    }
+}
+
+impl Answer {
+    /// Writes the response.
+    fn finish(self, memory: &GuestMemory, pending: Pending, reply: Reply, code: u8) -> Finished {
+        let Reply { sense, transferred } = reply;
+        let residual = u32::try_from(self.expected.saturating_sub(transferred)).unwrap_or(u32::MAX);
+        if let Err(error) = self.response.write(memory, &answer(sense, residual, code)) {
+            tracing::debug!(%error, "a SCSI response could not be written");
+        }
+        let written = RESPONSE.saturating_add(transferred.min(self.into_guest));
+        pending.finish(u32::try_from(written).unwrap_or(u32::MAX))
     }
 }
 
