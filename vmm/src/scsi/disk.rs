@@ -4,7 +4,7 @@ use std::io;
 
 use super::Sense;
 use super::command::Command;
-use super::unit::{Buffers, Unit, answer};
+use super::unit::{Buffers, Transfer, Unit, answer};
 use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_ZEROED_SECTORS};
 use crate::memory::{GuestMemory, Segments};
 
@@ -40,7 +40,9 @@ pub(super) fn perform(
             }
             let (offset, len) = unit.range(lba, blocks)?;
             stored(unit.image.write_zeroes(offset, len, unmap))?;
-            settle(unit, false)?;
+            if unit.write_through {
+                stored(unit.image.flush())?;
+            }
             Ok(from.len().min(unit.block_size()))
         }
         // Starting, stopping and locking mean nothing to a disk that is a file.
@@ -60,10 +62,9 @@ fn write(
     let have = from.len().min(len);
     // Whole blocks: what is missing of the last one would be written as something.
     let len = have - have % unit.block_size();
-    let from = from.take_front(len).ok_or(Sense::TRANSFER)?;
-    stored(unit.image.write(memory, &from, offset))?;
-    settle(unit, stable)?;
-    Ok(len)
+    let bytes = from.take_front(len).ok_or(Sense::TRANSFER)?;
+    let durable = stable || unit.write_through;
+    unit.perform_transfer(memory, &Transfer { at: offset, write: true, durable, bytes })
 }
 
 /// The ranges of UNMAP (SBC-3, section 5.28.2).
@@ -109,11 +110,6 @@ fn is_zero(memory: &GuestMemory, from: &Segments) -> Result<bool, Sense> {
 
 fn writable(unit: &Unit) -> Result<(), Sense> {
     if unit.read_only { Err(Sense::WRITE_PROTECTED) } else { Ok(()) }
-}
-
-/// After a write: stable storage, with FUA or where no cache is reported.
-fn settle(unit: &mut Unit, stable: bool) -> Result<(), Sense> {
-    if stable || unit.write_through { stored(unit.image.flush()) } else { Ok(()) }
 }
 
 fn stored(outcome: io::Result<()>) -> Result<(), Sense> {

@@ -34,7 +34,7 @@ pub(crate) struct Reply {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// Their offset on the medium.
-    at: u64,
+    pub(super) at: u64,
     pub(crate) write: bool,
     /// They are on stable storage when it is over.
     pub(crate) durable: bool,
@@ -225,26 +225,30 @@ impl Unit {
     pub(crate) fn transferred(&mut self, transfer: &Transfer, took: Duration) -> Reply {
         let counter = if transfer.write { &self.counters.written } else { &self.counters.read };
         counter.count(transfer.bytes.len(), took);
-        self.sense = Sense::NONE;
-        Reply { sense: None, transferred: transfer.bytes.len() }
+        self.reply(Ok(transfer.bytes.len()))
     }
 
     /// Carries out a transfer by itself, which knows how to go on after an error.
     pub(crate) fn transfer(&mut self, memory: &GuestMemory, transfer: &Transfer) -> Reply {
-        let Transfer { at, write, durable, bytes } = transfer;
-        let done = if *write {
-            self.image
-                .write(memory, bytes, *at)
-                .and_then(|()| if *durable { self.image.flush() } else { Ok(()) })
-        } else {
-            self.image.read(memory, bytes, *at)
+        let outcome = self.perform_transfer(memory, transfer);
+        self.reply(outcome)
+    }
+
+    /// Answers with how many bytes were moved.
+    pub(super) fn perform_transfer(
+        &mut self,
+        memory: &GuestMemory,
+        Transfer { at, write, durable, bytes }: &Transfer,
+    ) -> Result<u64, Sense> {
+        let done = match *write {
+            true => self.image.write(memory, bytes, *at),
+            false => self.image.read(memory, bytes, *at),
         };
-        let sense = done.err().map(|error| {
+        let done = done.and_then(|()| if *durable { self.image.flush() } else { Ok(()) });
+        done.map(|()| bytes.len()).map_err(|error| {
             tracing::warn!(%error, at, write, "a transfer failed");
             if *write { Sense::WRITE_ERROR } else { Sense::READ_ERROR }
-        });
-        self.sense = sense.unwrap_or(Sense::NONE);
-        Reply { sense, transferred: if sense.is_none() { bytes.len() } else { 0 } }
+        })
     }
 
     /// Carries out one command.
@@ -253,17 +257,17 @@ impl Unit {
         let outcome = Command::parse(cdb)
             .and_then(|command| self.attention(command))
             .and_then(|command| self.perform(memory, command, buffers));
-        match outcome {
-            Ok(transferred) => {
-                self.sense = Sense::NONE;
-                Reply { sense: None, transferred }
-            }
-            Err(sense) => {
-                tracing::trace!(?sense, opcode = cdb[0], "SCSI command failed");
-                self.sense = sense;
-                Reply { sense: Some(sense), transferred: 0 }
-            }
+        if let Err(sense) = outcome {
+            tracing::trace!(?sense, opcode = cdb[0], "SCSI command failed");
         }
+        self.reply(outcome)
+    }
+
+    /// The reply to a command; keeps its sense data.
+    fn reply(&mut self, outcome: Result<u64, Sense>) -> Reply {
+        let sense = outcome.err();
+        self.sense = sense.unwrap_or(Sense::NONE);
+        Reply { sense, transferred: outcome.unwrap_or(0) }
     }
 
     fn perform(&mut self, memory: &GuestMemory, command: Command, buffers: Buffers) -> Result<u64, Sense> {
@@ -306,12 +310,8 @@ impl Unit {
         self.ready()?;
         let (offset, len) = self.range(lba, blocks)?;
         let len = len.min(to.len());
-        let to = to.take_front(len).ok_or(Sense::TRANSFER)?;
-        self.image.read(memory, &to, offset).map_err(|error| {
-            tracing::warn!(%error, offset, len, "a read failed");
-            Sense::READ_ERROR
-        })?;
-        Ok(len)
+        let bytes = to.take_front(len).ok_or(Sense::TRANSFER)?;
+        self.perform_transfer(memory, &Transfer { at: offset, write: false, durable: false, bytes })
     }
 
     /// Offset and length in bytes of blocks that are on the medium.

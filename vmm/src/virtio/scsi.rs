@@ -6,7 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,8 +17,8 @@ use super::{
     Chain, ChainError, Device, DeviceInfo, DeviceState, Finished, GuestMemory, Lane, Pending, Queues,
     Request, RingError, Segments,
 };
-use crate::block::engine::{self, FileOperation};
-use crate::block::flight::{Flight, Landed};
+use crate::block::engine::FileOperation;
+use crate::block::flight::{Landed, Parallel};
 use crate::block::{self, ImageError};
 use crate::config::{Disk, Stalls};
 use crate::scsi::{Buffers, Located, Reply, Sense, Transfer, Unit, UnitState};
@@ -67,22 +66,13 @@ pub struct Scsi {
     units: Vec<Unit>,
     /// The first of each unit's files, among those of the engine.
     first_files: Vec<usize>,
-    parallel: Parallel,
+    parallel: Parallel<Started>,
     /// Requests wait in the queue because as many as possible are in flight.
     is_behind: bool,
     /// What was over while the function could not access memory: answered after the kick that comes when it can.
     unanswered: Vec<Landed<Started>>,
     /// When it settled last, all that was written reached stable storage.
     are_flushed: bool,
-}
-
-/// How reads and writes are carried out beside each other.
-enum Parallel {
-    /// None was asked for yet.
-    Unused(Vec<File>),
-    Flight(Flight<Started>),
-    /// The host has no means: one request at a time.
-    Impossible,
 }
 
 /// A request that was begun.
@@ -137,7 +127,7 @@ impl Scsi {
         Ok(Self {
             units,
             first_files,
-            parallel: Parallel::Unused(files),
+            parallel: Parallel::new(files),
             is_behind: false,
             unanswered: Vec::new(),
             are_flushed: true,
@@ -146,37 +136,8 @@ impl Scsi {
 
     /// Reads and writes beside each other are this engine's.
     #[cfg(test)]
-    fn with_engine(self, engine: Box<dyn engine::Engine>) -> Self {
-        Self { parallel: Parallel::Flight(Flight::on(engine)), ..self }
-    }
-
-    /// What carries out requests beside each other; made when it is first needed, on the thread that uses it.
-    fn flight(&mut self, memory: &GuestMemory) -> Option<&mut Flight<Started>> {
-        if let Parallel::Unused(files) = &mut self.parallel {
-            self.parallel = match engine::start(std::mem::take(files), memory) {
-                Ok(engine) => Parallel::Flight(Flight::on(engine)),
-                Err(error) => {
-                    tracing::warn!(%error, "SCSI drives serve one request at a time");
-                    Parallel::Impossible
-                }
-            };
-        }
-        self.in_flight()
-    }
-
-    fn in_flight(&mut self) -> Option<&mut Flight<Started>> {
-        match &mut self.parallel {
-            Parallel::Flight(flight) => Some(flight),
-            Parallel::Unused(_) | Parallel::Impossible => None,
-        }
-    }
-
-    fn is_full(&mut self) -> bool {
-        self.in_flight().is_some_and(|flight| flight.is_full())
-    }
-
-    fn is_idle(&mut self) -> bool {
-        self.in_flight().is_none_or(|flight| flight.is_empty())
+    fn with_engine(self, engine: Box<dyn block::engine::Engine>) -> Self {
+        Self { parallel: Parallel::on(engine), ..self }
     }
 
     /// Takes requests as long as there are any, and room.
@@ -187,10 +148,10 @@ impl Scsi {
         self.is_behind = false;
         let end = Instant::now() + TURN;
         for _ in 0..BUDGET {
-            if self.is_full() {
+            if self.parallel.is_full() {
                 self.land(queues)?;
                 // What was over at once has made room; where nothing was, the end of one has it go on here.
-                if self.is_full() {
+                if self.parallel.is_full() {
                     self.is_behind = true;
                     return Ok(());
                 }
@@ -213,16 +174,13 @@ impl Scsi {
 
     /// Begins what was prepared, and answers what is over.
     fn land(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        let Some(flight) = self.in_flight() else { return Ok(()) };
-        flight.commit().map_err(RingError::Host)?;
-        let landed = flight.landed();
+        let landed = self.parallel.landed().map_err(RingError::Host)?;
         self.answer_all(queues, landed)
     }
 
     /// Answers all that is in flight, when it is over.
     fn land_all(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        let Some(flight) = self.in_flight() else { return Ok(()) };
-        let landed = flight.land_all().map_err(RingError::Host)?;
+        let landed = self.parallel.land_all().map_err(RingError::Host)?;
         self.answer_all(queues, landed)
     }
 
@@ -252,7 +210,7 @@ impl Scsi {
             return Ok(());
         }
         // Nothing else runs meanwhile: the drive may hold the request until the host can carry it out.
-        let others = self.in_flight().map(Flight::land_all).transpose().map_err(RingError::Host)?;
+        let others = self.parallel.land_all().map_err(RingError::Host)?;
         for Started { pending, unit, transfer, answer, .. } in failed {
             let queue = queues.get(REQUESTS)?;
             let finished = match self.units.get_mut(unit) {
@@ -265,7 +223,7 @@ impl Scsi {
             queue.push(finished)?;
         }
         queues.get(REQUESTS)?.publish()?;
-        self.answer_all(queues, others.unwrap_or_default())
+        self.answer_all(queues, others)
     }
 
     /// Section 5.6.6.1: 1, target, and the unit in one of the two single-level formats.
@@ -313,7 +271,7 @@ impl Scsi {
         let mut cdb = [0; 16];
         cdb.iter_mut().zip(bytes.iter().skip(19)).for_each(|(to, from)| *to = *from);
         let buffers = Buffers { to_guest: writable, from_guest: readable };
-        let alone = self.is_idle() && !queues.get(REQUESTS)?.has_more()?;
+        let alone = self.parallel.is_idle() && !queues.get(REQUESTS)?.has_more()?;
         let Some(target) = self.units.get_mut(unit) else {
             return Ok(Taken::Over(answer.finish(&memory, pending, refused, BAD_TARGET)));
         };
@@ -344,13 +302,11 @@ impl Scsi {
         offset: u64,
     ) -> Result<Taken, RingError> {
         let memory = queues.get(REQUESTS)?.memory().clone();
-        let begun = match self.flight(&memory) {
-            Some(flight) => flight.begin(started, file, |Started { transfer, .. }| match transfer.write {
+        let begun =
+            self.parallel.begin(started, (file, &memory), |Started { transfer, .. }| match transfer.write {
                 true => FileOperation::Write { offset, from: &transfer.bytes, durable: transfer.durable },
                 false => FileOperation::Read { offset, to: &transfer.bytes },
-            }),
-            None => Err(started),
-        };
+            });
         let Err(Started { pending, unit, transfer, answer, .. }) = begun else { return Ok(Taken::Begun) };
         self.land_all(queues)?;
         let reply = match self.units.get_mut(unit) {
@@ -470,27 +426,19 @@ impl Lane for Scsi {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        match &self.parallel {
-            Parallel::Flight(flight) => Some(flight.source()),
-            Parallel::Unused(_) | Parallel::Impossible => None,
-        }
+        self.parallel.source()
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         self.land(queues)?;
-        if self.is_behind && !self.is_full() { self.serve(queues) } else { Ok(()) }
+        if self.is_behind && !self.parallel.is_full() { self.serve(queues) } else { Ok(()) }
     }
 
     fn deactivate(&mut self) {
         // The driver takes its buffers back: the requests are not answered.
         self.unanswered.clear();
         self.is_behind = false;
-        if let Some(flight) = self.in_flight()
-            && let Err(error) = flight.land_all()
-        {
-            tracing::error!(%error, "requests of SCSI drives cannot be waited for");
-            self.parallel = Parallel::Impossible;
-        }
+        self.parallel.abandon();
     }
 }
 

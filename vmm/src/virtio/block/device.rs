@@ -1,5 +1,4 @@
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,9 +15,9 @@ use super::super::{
     RingError, Segments,
 };
 use super::config::{BlockConfig, CACHE_FEATURES};
-use super::flight::{Flight, Landed, Started};
+use super::flight::{Landed, Parallel, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
-use crate::block::engine::{self, FileOperation, ImageFile};
+use crate::block::engine::{FileOperation, ImageFile};
 use crate::block::{self, Backend, ImageError, Opened};
 use crate::config::{Disk, DiskCounters, DiskImage, DiskSerial, LaneStall, Stalls};
 use crate::state::SectionError;
@@ -82,15 +81,6 @@ enum Accepted {
     CarriedOut,
 }
 
-/// How requests are carried out beside each other.
-enum Parallel {
-    /// Nothing was asked for yet.
-    Unused(Vec<File>),
-    Flight(Flight),
-    /// The host has no means: one request at a time.
-    Impossible,
-}
-
 impl Block {
     /// Opens the image of `disk` on file descriptors of its own, once for each of its lanes: as many as there are queues,
     /// or one where the image can only be used by one.
@@ -133,7 +123,7 @@ impl Block {
                 counters: disk.counters().clone(),
                 config: config.clone(),
                 was_write_back: false,
-                parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
+                parallel: Parallel::new(block::files(disk).map_err(ImageError::Open)?),
                 behind: VecDeque::new(),
                 unanswered: Vec::new(),
                 is_flushed: true,
@@ -150,7 +140,7 @@ impl Block {
         self.lanes.truncate(count);
         assert_eq!(self.lanes.len(), count, "as many lanes");
         for (lane, engine) in self.lanes.iter_mut().zip(engines) {
-            lane.parallel = Parallel::Flight(Flight::on(engine));
+            lane.parallel = Parallel::on(engine);
             lane.place.1 = count;
         }
         self
@@ -158,35 +148,6 @@ impl Block {
 }
 
 impl BlockLane {
-    /// What carries out requests beside each other; made when it is first needed, on the thread that uses it.
-    fn flight(&mut self, memory: &GuestMemory) -> Option<&mut Flight> {
-        if let Parallel::Unused(files) = &mut self.parallel {
-            self.parallel = match engine::start(std::mem::take(files), memory) {
-                Ok(engine) => Parallel::Flight(Flight::on(engine)),
-                Err(error) => {
-                    tracing::warn!(%error, "a disk serves one request at a time");
-                    Parallel::Impossible
-                }
-            };
-        }
-        self.in_flight()
-    }
-
-    fn in_flight(&mut self) -> Option<&mut Flight> {
-        match &mut self.parallel {
-            Parallel::Flight(flight) => Some(flight),
-            Parallel::Unused(_) | Parallel::Impossible => None,
-        }
-    }
-
-    fn is_full(&mut self) -> bool {
-        self.in_flight().is_some_and(|flight| flight.is_full())
-    }
-
-    fn is_idle(&mut self) -> bool {
-        self.in_flight().is_none_or(|flight| flight.is_empty())
-    }
-
     /// Takes requests from a queue as long as there are any, and room.
     fn serve(&mut self, queues: &mut Queues, queue: usize) -> Result<(), RingError> {
         queues.get(queue)?.begin()?;
@@ -196,10 +157,10 @@ impl BlockLane {
         self.behind.retain(|behind| *behind != queue);
         let begun = Instant::now();
         for _ in 0..BUDGET {
-            if self.is_full() {
+            if self.parallel.is_full() {
                 self.land(queues)?;
                 // What was over at once has made room; where nothing was, the end of one has it go on here.
-                if self.is_full() {
+                if self.parallel.is_full() {
                     self.behind.push_back(queue);
                     return Ok(());
                 }
@@ -221,7 +182,7 @@ impl BlockLane {
     /// whose requests still do not all fit comes last afterwards.
     fn catch_up(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         for _ in 0..self.behind.len() {
-            if self.is_full() {
+            if self.parallel.is_full() {
                 break;
             }
             if let Some(queue) = self.behind.pop_front() {
@@ -290,7 +251,7 @@ impl BlockLane {
             }
         };
         let started = Started { queue: index, pending, status, data, operation, since: Instant::now() };
-        let alone = self.is_idle() && !queue.has_more()?;
+        let alone = self.parallel.is_idle() && !queue.has_more()?;
         let Some(started) = self.begin(queue.memory(), started, alone) else { return Ok(Accepted::Begun) };
         // Its space may be another's afterwards, or it rewrites what is beside it: nothing may be on its way there.
         let alone = match started.operation {
@@ -302,7 +263,7 @@ impl BlockLane {
             self.land_all(queues)?;
         }
         let mut done = self.perform_beside(queues.get(index)?.memory(), &started.operation);
-        if done.is_err() && !self.is_idle() {
+        if done.is_err() && !self.parallel.is_idle() {
             self.land_all(queues)?;
             done = self.perform(queues.get(index)?.memory(), &started.operation);
         }
@@ -315,7 +276,7 @@ impl BlockLane {
     /// Carries out an operation. While others are in flight, it is not held when the host cannot carry it out: a VM
     /// with a request that is held counts as one with nothing in flight.
     fn perform_beside(&mut self, memory: &GuestMemory, operation: &Operation) -> io::Result<()> {
-        let patient = self.is_idle();
+        let patient = self.parallel.is_idle();
         self.backend.set_patient(patient);
         let done = self.perform(memory, operation);
         self.backend.set_patient(true);
@@ -339,27 +300,25 @@ impl BlockLane {
                 None
             }
         };
-        let (Some((file, offset)), Some(flight)) = (place, self.flight(memory)) else { return Some(started) };
-        let begun = flight.begin(started, file.index(), |started| match &started.operation {
-            Operation::Read { to, .. } => FileOperation::Read { offset, to },
-            Operation::Write { from, .. } => FileOperation::Write { offset, from, durable },
-            _ => FileOperation::Sync,
-        });
+        let Some((file, offset)) = place else { return Some(started) };
+        let begun =
+            self.parallel.begin(started, (file.index(), memory), |started| match &started.operation {
+                Operation::Read { to, .. } => FileOperation::Read { offset, to },
+                Operation::Write { from, .. } => FileOperation::Write { offset, from, durable },
+                _ => FileOperation::Sync,
+            });
         begun.err()
     }
 
     /// Begins what was prepared, and answers what is over.
     fn land(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        let Some(flight) = self.in_flight() else { return queues.publish() };
-        flight.commit().map_err(RingError::Host)?;
-        let landed = flight.landed();
-        self.answer_all(queues, landed)
+        let landed = self.parallel.landed().map_err(RingError::Host)?;
+        if landed.is_empty() { queues.publish() } else { self.answer_all(queues, landed) }
     }
 
     /// Answers all that is in flight, when it is over.
     fn land_all(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        let Some(flight) = self.in_flight() else { return Ok(()) };
-        let landed = flight.land_all().map_err(RingError::Host)?;
+        let landed = self.parallel.land_all().map_err(RingError::Host)?;
         self.answer_all(queues, landed)
     }
 
@@ -385,13 +344,13 @@ impl BlockLane {
         }
         // What serves one request at a time knows how to go on after an error; nothing else runs meanwhile, since it
         // may hold the request until the host can carry it out.
-        let others = self.in_flight().map(Flight::land_all).transpose().map_err(RingError::Host)?;
+        let others = self.parallel.land_all().map_err(RingError::Host)?;
         for started in failed {
             let queue = queues.get(started.queue)?;
             let done = self.perform(queue.memory(), &started.operation);
             queue.push(finish(queue.memory(), started, done))?;
         }
-        self.answer_all(queues, others.unwrap_or_default())
+        self.answer_all(queues, others)
     }
 
     /// Whether the operation of a request did all of it; counts it then.
@@ -506,10 +465,7 @@ impl Lane for BlockLane {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        match &self.parallel {
-            Parallel::Flight(flight) => Some(flight.source()),
-            Parallel::Unused(_) | Parallel::Impossible => None,
-        }
+        self.parallel.source()
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
@@ -537,12 +493,7 @@ impl Lane for BlockLane {
         self.unanswered.clear();
         self.behind.clear();
         self.was_write_back = false;
-        if let Some(flight) = self.in_flight()
-            && let Err(error) = flight.land_all()
-        {
-            tracing::error!(%error, "requests of a disk cannot be waited for");
-            self.parallel = Parallel::Impossible;
-        }
+        self.parallel.abandon();
     }
 }
 

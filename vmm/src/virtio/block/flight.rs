@@ -20,6 +20,6 @@ pub(super) struct Started {
 }
 
 /// Those of one lane.
-pub(super) type Flight = flight::Flight<Started>;
+pub(super) type Parallel = flight::Parallel<Started>;
 /// One that is over.
 pub(super) type Landed = flight::Landed<Started>;
