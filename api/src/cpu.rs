@@ -41,12 +41,12 @@ pub fn is_model(name: &str) -> bool {
     OF_HOST.contains(&name) || is_named_model(name)
 }
 
-/// The model that somebody who wrote another name may have meant.
+/// The model whose name is most like another one, if it is like it enough to be a slip.
 pub fn similar_model(name: &str) -> Option<&'static str> {
     similar(name, named_models().chain(OF_HOST))
 }
 
-/// The feature that somebody who wrote another name may have meant.
+/// The feature whose name is most like another one, as of [`similar_model`].
 pub fn similar_feature(name: &str) -> Option<&'static str> {
     similar(name, labelled().flatten().chain(lines(UNLABELLED)))
 }

@@ -81,7 +81,7 @@ impl fmt::Display for Problem {
 /// Where a manifest comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A client, which is told of every problem.
+    /// A client: every problem is reported.
     Request,
     /// The store. It was accepted, and stays readable: what only admission refuses is no problem.
     Store,

@@ -83,9 +83,9 @@ pub(super) fn device_states() -> Vec<Vec<u8>> {
 }
 
 /// A window that shows nothing.
-struct Nowhere;
+struct NoWindow;
 
-impl Window for Nowhere {
+impl Window for NoWindow {
     fn show(&self) -> std::io::Result<()> {
         Ok(())
     }
@@ -155,7 +155,7 @@ fn with_other(kind: u8, then: impl FnOnce(&OtherDevice<'_>)) {
         6 => {
             const SIZE: usize = 3 * 4096;
             let image = file(&[0; SIZE]);
-            let flash = Flash::new(image, SIZE, Box::new(Nowhere));
+            let flash = Flash::new(image, SIZE, Box::new(NoWindow));
             on_ports(&flash, (&flash, 3 * 4096), &mut then);
         }
         7 => {
