@@ -8,6 +8,7 @@
 //! which then needs a reset (section 2.1.2).
 
 pub mod balloon;
+mod batching;
 pub mod block;
 mod chain;
 pub mod console;

@@ -139,6 +139,11 @@ pub trait Lane: Send {
         true
     }
 
+    /// Whether its thread gives way to the vCPUs where that makes requests come together. Not where a request is urgent.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
     /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the lane, and
     /// makes the device ask for a reset.
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;

@@ -1,6 +1,5 @@
 //! The network device (section 5.1), on a tap.
 
-mod batching;
 mod control;
 mod device;
 mod offload;

@@ -96,6 +96,20 @@ pub struct VirtQueue {
     considered: Wrapping<u16>,
 }
 
+/// How much a lane has taken from all of its queues, and answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    taken: Wrapping<u16>,
+    answered: Wrapping<u16>,
+}
+
+impl Progress {
+    /// How many requests were taken or answered, whichever is more, since `before`.
+    pub(super) fn since(self, before: Self) -> u16 {
+        (self.taken - before.taken).0.max((self.answered - before.answered).0)
+    }
+}
+
 /// The queues of a lane, at their indexes in the device.
 pub struct Queues {
     queues: Vec<Option<VirtQueue>>,
@@ -148,6 +162,16 @@ impl Queues {
         let enabled =
             self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.as_ref()?)));
         enabled.map(|(index, queue)| Some((index, queue.position()?))).collect()
+    }
+
+    /// How far all of them were served.
+    pub(super) fn progress(&self) -> Progress {
+        self.queues.iter().flatten().fold(Progress::default(), |Progress { taken, answered }, queue| {
+            Progress {
+                taken: taken + Wrapping(queue.ring.next_avail()),
+                answered: answered + queue.published,
+            }
+        })
     }
 
     /// Whether it has none.
@@ -388,5 +412,18 @@ impl VirtQueue {
 pub(super) fn wake(kick: &EventFd) {
     if let Err(error) = kick.write(1) {
         tracing::error!(%error, "a queue could not be kicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_what_was_taken_or_answered_whichever_is_more() {
+        let at = |taken, answered| Progress { taken: Wrapping(taken), answered: Wrapping(answered) };
+        assert_eq!(at(7, 7).since(at(7, 7)), 0);
+        assert_eq!(at(9, 7).since(at(7, 7)), 2);
+        assert_eq!(at(8, 3).since(at(7, 0xffff)), 4);
     }
 }

@@ -381,6 +381,10 @@ impl Device for Scsi {
 }
 
 impl Lane for Scsi {
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         self.land_all(queues)?;
         self.are_flushed = true;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::batching::GivesWay;
 use super::queue::Position;
 use super::signals::Signals;
 use super::{Lane, Queues, RingError};
@@ -279,6 +280,7 @@ struct Loop<'a> {
     control: &'a Control,
     epoll: Epoll,
     watched: Option<RawFd>,
+    gives_way: Option<GivesWay>,
 }
 
 impl<'a> Loop<'a> {
@@ -289,7 +291,7 @@ impl<'a> Loop<'a> {
             watch(&epoll, kick.as_raw_fd(), at)?;
         }
         watch(&epoll, control.wake.as_raw_fd(), ORDER)?;
-        Ok(Self { queues, kicks, control, epoll, watched: None })
+        Ok(Self { queues, kicks, control, epoll, watched: None, gives_way: None })
     }
 
     fn run(&mut self, lane: &mut dyn Lane) -> Result<(), WorkerError> {
@@ -297,6 +299,7 @@ impl<'a> Loop<'a> {
             return Ok(());
         }
         self.serve_all(lane)?;
+        self.gives_way = lane.gives_way().then(|| GivesWay::new(&self.queues));
         let mut events = [EpollEvent::default(); 8];
         loop {
             self.watch_source(lane)?;
@@ -322,6 +325,11 @@ impl<'a> Loop<'a> {
                     SOURCE => lane.source_ready(&mut self.queues)?,
                     at => self.kicked(lane, usize::try_from(at).unwrap_or(usize::MAX))?,
                 }
+            }
+            if let Some(gives_way) = &mut self.gives_way
+                && !gives_way.woken(&self.queues)
+            {
+                self.gives_way = None;
             }
         }
     }

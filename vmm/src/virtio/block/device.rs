@@ -459,6 +459,10 @@ impl Lane for BlockLane {
         Stalls(vec![self.stall.clone()])
     }
 
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         self.serve(queues, queue)?;
         self.catch_up(queues)

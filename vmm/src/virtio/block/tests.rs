@@ -109,6 +109,34 @@ fn what_no_disk_can_do_is_an_error_of_that_request() {
     assert_eq!(guest.wait(0, 2).iter().map(|answer| answer.1).collect::<Vec<_>>(), [1, 0]);
 }
 
+/// Field 41 of `/proc/PID/stat` (proc(5)) of the thread that serves the disk.
+fn policy() -> i32 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let stat = tasks
+        .filter_map(|task| std::fs::read_to_string(task.join("stat")).ok())
+        .find(|stat| stat.contains("(virtio-block)"))
+        .unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(38).unwrap().parse().unwrap()
+}
+
+#[test]
+fn its_thread_gives_way_while_requests_come_together() {
+    let mut guest = guest(&raw(&image()));
+    guest.memory.write_slice(&[0; 16], GuestAddress(HEADER)).unwrap();
+    for (at_once, wanted) in [(8, libc::SCHED_BATCH), (1, libc::SCHED_OTHER), (8, libc::SCHED_BATCH)] {
+        let is_so = (0..2000).any(|_| {
+            for _ in 0..at_once {
+                guest.add(0, &[(HEADER, 16, false), (DATA, 512, true), (STATUS, 1, true)]);
+            }
+            guest.kick(0);
+            guest.wait(0, at_once);
+            policy() == wanted
+        });
+        assert!(is_so, "{at_once} at once: the policy is {}", policy());
+    }
+}
+
 /// The engine takes 128 at a time, and those that the host has in memory are over at once.
 #[test]
 fn more_requests_than_are_in_flight_at_a_time_are_all_answered() {

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use super::super::queue::Taken;
 use super::super::{Chain, ChainError, GuestMemory, Lane, Queues, RingError};
-use super::batching::Batching;
 use super::shared::Shared;
 use super::{HEADER, MAX_FRAME};
-use crate::sys::schedule;
 use crate::sys::vectored::{self, Vectors};
 
 /// How many frames are sent before the worker looks at everything else.
@@ -23,13 +21,11 @@ pub(super) struct Transmit {
     /// Reused from frame to frame.
     chain: Chain,
     vectors: Vectors,
-    /// From activation on, where the host lets the thread choose.
-    batching: Option<Batching>,
 }
 
 impl Transmit {
     pub(super) fn new(pair: usize, tap: Arc<OwnedFd>, shared: Arc<Shared>) -> Self {
-        Self { tap, pair, shared, chain: Chain::default(), vectors: Vectors::default(), batching: None }
+        Self { tap, pair, shared, chain: Chain::default(), vectors: Vectors::default() }
     }
 
     /// Hands a frame of the guest to the tap. What the tap does not take is lost, as on any network.
@@ -48,16 +44,6 @@ impl Transmit {
             Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
         }
     }
-
-    /// Has the thread give way to vCPUs, or take their CPU, as is better for this many frames at once.
-    fn follow(&mut self, sent: usize) {
-        let Some(batching) = &mut self.batching else { return };
-        let Some(batch) = batching.drained(sent) else { return };
-        // Who chose another policy for the thread has reasons.
-        if batch && !schedule::is_usual() || schedule::set_batch(batch).is_err() {
-            self.batching = None;
-        }
-    }
 }
 
 impl Lane for Transmit {
@@ -65,9 +51,8 @@ impl Lane for Transmit {
         queue == 2 * self.pair + 1 && self.pair < self.shared.usable_pairs(features)
     }
 
-    fn activate(&mut self, _features: u64) -> io::Result<()> {
-        self.batching = Some(Batching::default());
-        Ok(())
+    fn gives_way(&self) -> bool {
+        true
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
@@ -85,7 +70,6 @@ impl Lane for Transmit {
         if sent == BUDGET {
             ring.again();
         }
-        self.follow(sent);
         Ok(())
     }
 }
