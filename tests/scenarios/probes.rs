@@ -106,6 +106,38 @@ fn a_guest_is_ready_while_its_server_answers() -> Result<(), HostError> {
     assert!(events.contains(&message) && events.contains(&not_found.to_owned()), "{events:?}");
     assert_eq!(standalone.json("get vmi one")?["status"]["phase"], "Running", "nothing ends it");
     standalone.kubectl("delete vmi one --timeout=90s", None)?.ok();
+    is_ready_by_tls(&host, &standalone)
+}
+
+/// A guest that serves HTTPS: its program passes connections on to a server of the host, with a certificate that nobody signed.
+fn is_ready_by_tls(host: &Host, standalone: &Standalone<'_>) -> Result<(), HostError> {
+    const PORT: u16 = 8075;
+    let probe =
+        "readinessProbe: {httpGet: {path: /, port: 443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 5}";
+    standalone.kubectl("apply -f -", Some(&probed(host, "tls", probe)))?.ok();
+    let (key, certificate) = (host.work("tls.key"), host.work("tls.crt"));
+    let make = format!(
+        "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=nobody -keyout {key} -out {certificate} 2>&1"
+    );
+    host.shell(&make).run()?.ok();
+    let server = host.command("openssl").args(["s_server", "-www", "-accept", &PORT.to_string()]);
+    let _server = server.args(["-key", &key, "-cert", &certificate]).spawn()?;
+    let mut guest = boots(standalone, "tls")?;
+    let vmi = standalone.json("get vmi tls")?;
+    let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default();
+    let gateway = address.rsplit_once('.').map(|(net, _)| format!("{net}.1")).unwrap_or_default();
+    // Without TLS, it is not enough.
+    guest.run(SERVE.replace("-p 80", "-p 443").as_str(), SOON)?;
+    let failed = "Readiness probe failed: cannot agree on TLS";
+    eventually("a server without TLS is not enough", BOOT, || {
+        let why = condition(&standalone.json("get vmi tls")?, "Ready")["message"].clone();
+        Ok(why.as_str().is_some_and(|why| why.starts_with(failed)))
+    })?;
+    guest.run(&format!("killall httpd; nc -ll -p 443 -e nc {gateway} {PORT} >/dev/null 2>&1 &"), SOON)?;
+    standalone.becomes_ready("vmi/tls")?;
+    guest.run("killall nc", SOON)?;
+    standalone.kubectl("wait --for=condition=Ready=false --timeout=60s vmi/tls", None)?.ok();
+    standalone.kubectl("delete vmi tls --timeout=90s", None)?.ok();
     Ok(())
 }
 
