@@ -13,6 +13,7 @@ use crate::SOON;
 use crate::scenarios::broken;
 use crate::scenarios::client::Client;
 use crate::scenarios::node::{host_for_a_node, host_with_a_kernel, manifest};
+use crate::scenarios::probes::condition;
 
 const BOOT: Duration = Duration::from_secs(120);
 /// In a guest: finds the disk of the claim.
@@ -21,6 +22,9 @@ pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial |
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 /// Where VMs have their IPv6 addresses.
 const VMS_IPV6: &str = "fd00:10:201::/64";
+/// What is said of the tag of a disk.
+const TAG_HAS_NO_EFFECT: &str =
+    "spec.domain.devices.disks[0].tag: has no effect: config drives have no tags of disks";
 /// A port of the host that guests reach; others they do not.
 const OPEN_PORT: &str = "tcp/8075";
 const SIGKILL: i32 = 9;
@@ -183,9 +187,19 @@ fn kubectl_runs_a_guest_on_this_host() -> Result<(), HostError> {
     let mut standalone = Standalone::start(&host)?;
     refuses(&standalone)?;
     keeps_plain_objects(&standalone)?;
+    warns_of_what_has_no_effect(&standalone)?;
 
-    standalone.kubectl("apply -f -", Some(&manifest(&host, "one")))?.ok();
+    let tagged = manifest(&host, "one")
+        .replace("      - name: scratch\n", "      - name: scratch\n        tag: fast\n");
+    let created = standalone.kubectl("create -f -", Some(&tagged))?;
+    assert_eq!(created.stderr.trim(), format!("Warning: {TAG_HAS_NO_EFFECT}"));
     standalone.becomes_ready("vmi/one")?;
+    let synchronized = condition(&standalone.json("get vmi one")?, "Synchronized");
+    assert_eq!(
+        (&synchronized["status"], &synchronized["reason"], &synchronized["message"]),
+        (&"True".into(), &"FieldsWithoutEffect".into(), &TAG_HAS_NO_EFFECT.into()),
+        "{synchronized:#}"
+    );
     let table = standalone.kubectl("get vmi", None)?.ok();
     let (head, row) = table.split_once('\n').unwrap_or_default();
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
@@ -544,6 +558,24 @@ fn refuses(standalone: &Standalone<'_>) -> Result<(), HostError> {
     );
     let reported = standalone.kubectl(&unauthenticated, None)?;
     assert!(reported.stderr.contains("Unauthorized"), "{}", reported.stderr);
+    Ok(())
+}
+
+/// `kubectl` prints each field that has no effect, when it is created and when it is changed, and none twice.
+fn warns_of_what_has_no_effect(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let vmi = manifest(standalone.host, "quiet");
+    let created = standalone.kubectl("create -f -", Some(&vm_of(&vmi, "quiet", "Halted")))?;
+    assert_eq!(created.stderr, "", "every field has its effect");
+    created.ok();
+    let tag = r#"[{"op":"add","path":"/spec/template/spec/domain/devices/disks/0/tag","value":"fast"}]"#;
+    let changed = standalone.kubectl(&format!("patch vm quiet --type=json -p '{tag}'"), None)?;
+    assert_eq!(changed.stderr.trim(), format!("Warning: spec.template.{TAG_HAS_NO_EFFECT}"));
+    changed.ok();
+    // What is not about the template says nothing of it.
+    let changed = standalone.kubectl("label vm quiet tier=web", None)?;
+    assert_eq!(changed.stderr, "");
+    changed.ok();
+    standalone.kubectl("delete vm quiet --timeout=60s", None)?.ok();
     Ok(())
 }
 
