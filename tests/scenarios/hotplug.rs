@@ -53,6 +53,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     standalone.virtctl("addvolume web --volume-name=data --dry-run")?.ok();
     assert_eq!(plugged(&standalone, "web")?, Vec::<String>::new());
     change_media(&standalone, "web", &mut guest)?;
+    assert_ne!(slots(&mut guest)?, "0");
 
     let reported = standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
     assert_eq!(reported, "Successfully submitted add volume request to VM web for volume data\n");
@@ -63,7 +64,8 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     is_ready(&standalone, "data", "sdb")?;
     let mut guest = Guest::over(standalone.console_process("web")?);
     goes(&standalone, &mut guest)?;
-    stays_with_its_vm(&standalone, &mut guest)
+    stays_with_its_vm(&standalone, &mut guest)?;
+    is_sealed(&host, &standalone)
 }
 
 #[test]
@@ -115,7 +117,35 @@ fn come_and_go(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     is_given_back(&standalone, &mut guest)?;
     standalone.virtctl("removevolume web --volume-name=fast")?.ok();
     sees(&mut guest, "vdb", false)?;
-    none_is_left(&standalone)
+    none_is_left(&standalone)?;
+    assert_ne!(slots(&mut guest)?, "0");
+    is_sealed(host, &standalone)
+}
+
+/// How many slots for hotplug the guest has.
+fn slots(guest: &mut Guest<'_>) -> Result<String, HostError> {
+    Ok(guest.run("ls /sys/bus/pci/slots | wc -l", SOON)?.trim().to_owned())
+}
+
+/// A VM into which nothing can be plugged, and which ends when its guest reboots.
+fn is_sealed(host: &Host, standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let vmi = manifest(host, "sealed")
+        .replace("  domain:\n", "  domain:\n    rebootPolicy: Terminate\n")
+        .replace("    devices:\n", "    devices:\n      disableHotplug: true\n");
+    standalone.kubectl("apply -f -", Some(&vm_of(&vmi, "sealed", "Once")))?.ok();
+    standalone.becomes_ready("vm/sealed")?;
+    let mut guest = standalone.console("sealed")?;
+    guest.ready()?;
+    assert_eq!(slots(&mut guest)?, "0");
+    for bus in ["scsi", "virtio"] {
+        let line = format!("addvolume sealed --volume-name=fast --bus={bus}");
+        refused(standalone, &line, "spec.domain.devices.disableHotplug")?;
+    }
+    guest.send("reboot -f")?;
+    standalone.kubectl("wait --for=jsonpath={.status.phase}=Succeeded --timeout=60s vmi/sealed", None)?.ok();
+    assert_eq!(guest.output().matches("GUEST READY").count(), 1, "it has rebooted");
+    standalone.kubectl("delete vm sealed --timeout=60s", None)?.ok();
+    Ok(())
 }
 
 /// The guest releases a disk by itself whenever it has it: it gets it again, but not as often as that.
