@@ -63,8 +63,11 @@ impl Place {
     }
 }
 
-/// The claims, one of which comes while the guest runs.
-const CLAIMS: [&str; 4] = ["data", "base", "filled", "plugged"];
+/// The claims, the last three of which come while the guest runs.
+const CLAIMS: [&str; 7] = ["data", "base", "filled", "sealed", "plugged", "late", "medium"];
+
+/// Where the manifest puts a disk on `qemu`.
+const SLOT: &str = "0000:00:1c.0";
 
 /// The volume whose image is in a registry.
 const PULLED: &str = "pulled";
@@ -104,6 +107,7 @@ fn volumes(host: &Host, place: Place) -> Vec<(&'static str, &'static str, Value)
         ("scratch", "virtio", json!({"emptyDisk": {"capacity": "64Mi"}})),
         ("spare", "sata", json!({"emptyDisk": {"capacity": "1Mi"}})),
         ("data", "virtio", json!({"persistentVolumeClaim": claim("data")})),
+        ("sealed", "scsi", json!({"persistentVolumeClaim": {"claimName": "sealed", "readOnly": true}})),
         ("layer", "scsi", json!({"ephemeral": {"persistentVolumeClaim": claim("base")}})),
         ("there", "virtio", json!({"hostDisk": {"path": file("there"), "type": "Disk"}})),
         (
@@ -144,6 +148,15 @@ fn disks(volumes: &[(&str, &str, Value)], place: Place) -> Vec<Value> {
         let named = disks.iter_mut().filter(|disk| disk["name"] == name);
         named.for_each(|disk| disk["cache"] = cache.into());
     }
+    for disk in &mut disks {
+        if disk["name"] == "scratch" {
+            disk["blockSize"] = json!({"custom": {"logical": 4096, "physical": 8192}});
+        } else if disk["name"] == "there" && place.hypervisor() == "qemu" {
+            disk["disk"]["pciAddress"] = SLOT.into();
+        }
+    }
+    // A drive without a medium.
+    disks.push(json!({"name": "drive", "cdrom": {"bus": "scsi"}}));
     disks
 }
 
@@ -207,6 +220,7 @@ fn vm(host: &Host, place: Place) -> String {
         "spec": {
             "hostname": "analyst",
             "terminationGracePeriodSeconds": 300,
+            "readinessProbe": {"guestAgentPing": {}, "periodSeconds": 5, "timeoutSeconds": 5},
             "dnsPolicy": "None",
             "dnsConfig": {"nameservers": ["192.0.2.53"], "searches": ["vms.example.com"]},
             "domain": {
@@ -395,6 +409,10 @@ fn volumes_are_used(guest: &Shell<'_>, standalone: &Standalone<'_>, place: Place
             format!("guest-{name}"),
         );
     }
+    if place.hypervisor() == "qemu" {
+        let slot = format!("readlink -f /sys/block/$(basename {})/device | cut -d/ -f5", disk("there"));
+        lines.add(slot, SLOT);
+    }
     if place == Place::Here {
         let pulled = disk(PULLED);
         lines.add(
@@ -408,7 +426,19 @@ fn volumes_are_used(guest: &Shell<'_>, standalone: &Standalone<'_>, place: Place
     }
     let made = format!("sudo blockdev --getsize64 {}", disk("made"));
     lines.add(made, (2 << 20).to_string());
-    lines.add(format!("sudo blockdev --getro {} {}", disk("metrics"), disk("map")), "1\n1");
+    lines.add(
+        format!("sudo blockdev --getro {} {} {}", disk("metrics"), disk("map"), disk("sealed")),
+        "1\n1\n1",
+    );
+    lines.add(
+        format!(
+            "sudo head -c 4 {0}; printf x | sudo dd of={0} 2>/dev/null || echo ' is kept'",
+            disk("sealed")
+        ),
+        "host is kept",
+    );
+    let blocks = format!("cat /sys/block/$(basename {scratch})/queue/{{logical,physical}}_block_size");
+    lines.add(blocks, "4096\n8192");
     lines.add(
         format!(
             "sudo head -c 8192 {} | tail -c +17 | tr -d '\\0' | grep -c '<name>HostName</name>'",
@@ -510,19 +540,39 @@ fn listens(host: &Host) -> Result<Process<'_>, HostError> {
     Ok(server)
 }
 
-/// A claim is plugged in, used and unplugged.
-fn a_claim_comes_and_goes(guest: &Shell<'_>, standalone: &Standalone<'_>) -> Result<(), HostError> {
-    let disk = disk("plugged");
+/// A claim and a DataVolume are plugged in, used and unplugged, and a medium is inserted and ejected.
+fn volumes_come_and_go(guest: &Shell<'_>, standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.virtctl("addvolume debian --volume-name=plugged --serial=PLUGGED")?.ok();
-    eventually("the guest has the disk", BOOT, || {
-        Ok(guest.ssh(&format!("test -b \"{disk}\"")).run()?.status == Status::Code(0))
+    let late = json!([
+        {"op": "add", "path": "/spec/template/spec/volumes/-",
+            "value": {"name": "late", "dataVolume": {"name": "late", "hotpluggable": true}}},
+        {"op": "add", "path": "/spec/template/spec/domain/devices/disks/-",
+            "value": {"name": "late", "serial": "LATE", "disk": {"bus": "virtio"}}},
+        {"op": "add", "path": "/spec/template/spec/volumes/-",
+            "value": {"name": "drive", "persistentVolumeClaim": {"claimName": "medium", "hotpluggable": true}}},
+    ]);
+    standalone.kubectl(&format!("patch vm debian --type=json -p '{late}'"), None)?.ok();
+    let names = ["plugged", "late"];
+    for name in names {
+        let disk = disk(name);
+        eventually("the guest has the disk", BOOT, || {
+            Ok(guest.ssh(&format!("test -b \"{disk}\"")).run()?.status == Status::Code(0))
+        })?;
+        assert_eq!(guest.run(&format!("sudo head -c 4 {disk}"))?, "host", "{name}");
+        guest.run(&format!("printf guest | sudo dd of={disk} conv=notrunc,fsync status=none"))?;
+        let file = standalone.file(&format!("claims/default/{name}/disk.img"));
+        assert_eq!(standalone.shell(&format!("head -c 5 {file}"))?, "guest", "{name}");
+    }
+    let medium = "sudo head -c 4 /dev/sr1 2>/dev/null";
+    eventually("the guest reads the medium", BOOT, || Ok(guest.ssh(medium).run()?.stdout == "host"))?;
+    for name in names.into_iter().chain(["drive"]) {
+        standalone.virtctl(&format!("removevolume debian --volume-name={name}"))?.ok();
+    }
+    let disks = names.map(disk).join(" ");
+    eventually("the guest has the disks no more", BOOT, || {
+        Ok(guest.run(&format!("echo {disks}"))?.is_empty())
     })?;
-    assert_eq!(guest.run(&format!("sudo head -c 4 {disk}"))?, "host");
-    guest.run(&format!("printf guest | sudo dd of={disk} conv=notrunc,fsync status=none"))?;
-    let file = standalone.file("claims/default/plugged/disk.img");
-    assert_eq!(standalone.shell(&format!("head -c 5 {file}"))?, "guest");
-    standalone.virtctl("removevolume debian --volume-name=plugged")?.ok();
-    eventually("the guest has the disk no more", BOOT, || Ok(guest.run(&format!("echo {disk}"))?.is_empty()))
+    eventually("the medium is ejected", BOOT, || Ok(guest.ssh(medium).run()?.stdout.is_empty()))
 }
 
 /// The agent has set the key of the Secret and the password, and follows the Secret.
@@ -554,8 +604,9 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     if place == Place::Here {
         registry::secret(&standalone, "puller", PASSWORD)?;
     }
-    let warned = standalone.kubectl("apply -f -", Some(&vm(host, place)))?.ok();
-    assert!(!warned.contains("has no effect"), "{warned}");
+    let applied = standalone.kubectl("apply -f -", Some(&vm(host, place)))?;
+    assert!(!applied.stderr.contains("Warning"), "{}", applied.stderr);
+    applied.ok();
     let key = Shell::make_key(host, "key")?;
     set_key(&standalone, &key)?;
     eventually("the VM runs", BOOT, || {
@@ -566,6 +617,8 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     let vmi = standalone.json("get vmi debian")?;
     let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default().to_owned();
     assert!(!address.is_empty(), "no address in {vmi:#}");
+    // Its agent does not answer yet.
+    assert_eq!(condition(&vmi, "Ready")["status"], "False", "{:#}", vmi["status"]);
 
     let mut console = standalone.console_process("debian")?;
     // A line of the kernel's log.
@@ -582,10 +635,12 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     step("volumes are used");
     devices_are_used(&guest, place)?;
     step("devices are used");
-    a_claim_comes_and_goes(&guest, &standalone)?;
-    step("a claim came and went");
+    volumes_come_and_go(&guest, &standalone)?;
+    step("a claim and a DataVolume came and went");
     let synchronized = "wait --for=condition=AccessCredentialsSynchronized --timeout=60s vmi/debian";
     standalone.kubectl(synchronized, None)?.ok();
+    // The agent answers its probe.
+    standalone.becomes_ready("vmi/debian")?;
     eprintln!("everything on {hypervisor}: {}", guest.run("systemd-analyze time")?);
     credentials_are_set(&guest, &standalone)?;
     step("credentials follow their Secret");
