@@ -50,7 +50,7 @@ pub fn iso(script: &[u8]) {
             user_data,
             network_data: (!network_data.is_empty()).then_some(network_data),
             public_keys: &keys,
-            nics: Vec::new(),
+            devices: Vec::new(),
         };
         cloud_init::write(&at, &seed).expect("any data fits on a disk");
     }

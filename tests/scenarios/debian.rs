@@ -87,6 +87,8 @@ spec:
       - name: seed
         disk:
           bus: virtio
+        serial: S-SEED
+        tag: seed
       interfaces:
       - name: default
         macAddress: "{MAC}"
@@ -182,7 +184,7 @@ fn a_debian(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let guest = Shell::new(host, address, "key");
     guest.ready()?;
     cloud_init_did_all(&guest, Firmware::Efi)?;
-    finds_its_nic_by_tag(&guest)?;
+    finds_its_devices_by_tag(&guest)?;
     has_the_clock_of_its_zone(host, &guest)?;
     console.write(b"\r")?;
     // Its name is what the prompt begins with.
@@ -233,13 +235,17 @@ pub(crate) fn cloud_init_did_all(guest: &Shell<'_>, firmware: Firmware) -> Resul
     Ok(())
 }
 
-/// The config drive has the NIC's address by its tag.
-fn finds_its_nic_by_tag(guest: &Shell<'_>) -> Result<(), HostError> {
+/// The config drive has the addresses of devices by their tags.
+fn finds_its_devices_by_tag(guest: &Shell<'_>) -> Result<(), HostError> {
     let read = "sudo mount -o ro LABEL=config-2 /mnt && cat /mnt/openstack/latest/meta_data.json && sudo umount /mnt";
     let meta = guest.run(read)?;
     let meta: Value = serde_json::from_str(&meta).unwrap_or_else(|error| panic!("{error}: {meta}"));
     let nic = serde_json::json!({"type": "nic", "bus": "pci", "mac": MAC, "tags": ["uplink"]});
-    assert_eq!(meta["devices"], serde_json::json!([nic]), "{meta:#}");
+    let disk = serde_json::json!({"type": "disk", "bus": "pci", "serial": "S-SEED", "tags": ["seed"]});
+    assert_eq!(meta["devices"], serde_json::json!([nic, disk]), "{meta:#}");
+    guest.run(
+        "test \"$(lsblk --noheadings --nodeps --output LABEL /dev/disk/by-id/virtio-S-SEED)\" = config-2",
+    )?;
     Ok(())
 }
 

@@ -18,6 +18,7 @@ const SERIAL: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     config: vmconfig::Disk<VolumeSource>,
+    tag: String,
     index: usize,
     source_field: Field,
 }
@@ -31,6 +32,11 @@ impl Disk {
     /// The common name of disk and volume; a DNS label.
     pub fn name(&self) -> &str {
         &self.config.name
+    }
+
+    /// By which the guest knows it in a config drive; empty without one.
+    pub fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// The position in the list of disks, from 0: `vda` is the first on its bus.
@@ -190,7 +196,9 @@ pub(super) fn read(
             tuning,
             source,
         };
-        disks.push(Disk { config, index, source_field });
+        let disk = Disk { config, tag: disk.tag, index, source_field };
+        tag(&disk, &at.at("tag"), found);
+        disks.push(disk);
     }
     disks
 }
@@ -397,8 +405,25 @@ fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPo
     })
 }
 
+/// A config drive, which is made when the VM starts, names disks by their serial numbers and addresses.
+fn tag(disk: &Disk, at: &Field, found: &mut Findings) {
+    let config = disk.config();
+    let has_address = match config.bus {
+        DiskBus::Sata | DiskBus::Scsi => true,
+        DiskBus::Virtio => config.tuning.pci_slot.is_some(),
+        DiskBus::Usb => false,
+    };
+    let why = if disk.is_hotpluggable() {
+        "the config drive has no tag of a disk that is hotplugged"
+    } else if !has_address && config.serial.is_empty() {
+        "the config drive has no tag of a disk on virtio or usb without serial: write one"
+    } else {
+        return;
+    };
+    found.notice_if(!disk.tag.is_empty(), at, why);
+}
+
 fn refused(disk: &v1::Disk, at: &Field, found: &mut Findings) {
-    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives have no tags of disks");
     found.refuse_if(
         disk.changed_block_tracking == Some(true),
         &at.at("changedBlockTracking"),

@@ -33,6 +33,7 @@ pub enum DeviceSource {
 pub struct VirtualFunction {
     name: String,
     mac: Option<MacAddr>,
+    tag: String,
 }
 
 impl VirtualFunction {
@@ -44,6 +45,11 @@ impl VirtualFunction {
     /// The address that the manifest gives it: the CNI plugin of its network sets it.
     pub fn mac(&self) -> Option<MacAddr> {
         self.mac
+    }
+
+    /// By which the guest knows it in a config drive; empty without one.
+    pub fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// What Multus calls it in the Pod.
@@ -89,7 +95,8 @@ pub(super) fn virtual_function(
     let has_index = interface.acpi_index.is_some_and(|index| index != 0);
     found.refuse_if(has_index, &field.at("acpiIndex"), "an index of a virtual function");
     found.refuse_if(interface.state == "down", &field.at("state"), "the link state of a virtual function");
-    let source = DeviceSource::Network(VirtualFunction { name: interface.name.clone(), mac });
+    let (name, tag) = (interface.name.clone(), interface.tag.clone());
+    let source = DeviceSource::Network(VirtualFunction { name, mac, tag });
     found.host_devices.push(HostDevice { field, source });
 }
 
@@ -148,7 +155,7 @@ fn requests<'a>(requests: impl Iterator<Item = Request<'a>>, at: &Field, found: 
         found.notice_if(
             !request.tag.is_empty(),
             &at.at("tag"),
-            "the guest's metadata has no tags of devices",
+            "the config drive is made before the guest's firmware gives the device an address",
         );
         let source = DeviceSource::Resource(request.resource.to_owned());
         found.host_devices.push(HostDevice { field: at, source });

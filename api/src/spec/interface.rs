@@ -375,13 +375,15 @@ fn state(state: &str, at: &Field, found: &mut Findings) {
 }
 
 /// A config drive names NICs by their MAC addresses. It is made before that of the interface of the Pod is known, which a bridge
-/// takes over.
+/// takes over, and before that of a virtual function.
 fn tag(interface: &v1::Interface, kind: Option<BindingKind>, at: &Field, found: &mut Findings) {
     let why = match kind {
         Some(BindingKind::Bridge) if interface.mac_address.is_empty() => {
             "the config drive has no tag of a bridge without macAddress: write one"
         }
-        Some(BindingKind::Sriov) => "config drives have no tags of virtual functions",
+        Some(BindingKind::Sriov) if interface.mac_address.is_empty() => {
+            "the config drive has no tag of a virtual function without macAddress: write one"
+        }
         _ => return,
     };
     found.notice_if(!interface.tag.is_empty(), at, why);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use vireo_api::spec::{Interface, Vm};
+use vireo_api::spec::{DeviceSource, Vm};
+use vireo_vmconfig::{DiskBus, MacAddr, PciSlot, SATA_PORTS};
 
 use super::iso::{self, File, IsoError};
 
@@ -44,30 +45,79 @@ pub struct Seed<'a> {
     pub network_data: Option<&'a [u8]>,
     /// The SSH keys of the guest's first user.
     pub public_keys: &'a [String],
-    /// The NICs that have tags.
-    pub nics: Vec<TaggedNic<'a>>,
+    /// The devices that have tags.
+    pub devices: Vec<TaggedDevice<'a>>,
 }
 
-/// A NIC that the guest finds by its tag, in KubeVirt's form of OpenStack's device role tagging.
+/// A device that the guest finds by its tag, in KubeVirt's form of OpenStack's device role tagging.
 #[derive(Clone, Debug, Serialize)]
-#[serde(tag = "type", rename = "nic")]
-pub struct TaggedNic<'a> {
-    bus: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
-    mac: String,
-    tags: [&'a str; 1],
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum TaggedDevice<'a> {
+    /// A NIC. The guest knows it by its MAC address.
+    Nic {
+        bus: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
+        mac: String,
+        tags: [&'a str; 1],
+    },
+    /// A disk. KubeVirt documents its tag and leaves it out; OpenStack has it.
+    Disk {
+        bus: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        serial: &'a str,
+        tags: [&'a str; 1],
+    },
 }
 
-impl<'a> TaggedNic<'a> {
-    /// The NICs of a VM that have tags and known MAC addresses. Their PCI addresses are known where the manifest chooses them.
+impl<'a> TaggedDevice<'a> {
+    /// Those of a VM by which its guest finds a device.
     pub fn all(vm: &'a Vm) -> Vec<Self> {
-        let tagged = vm.interfaces().iter().filter(|nic| !nic.tag().is_empty());
-        let nic = |nic: &'a Interface| {
-            let (address, mac) = (nic.pci_slot().map(|slot| slot.to_string()), nic.mac()?.to_string());
-            Some(Self { bus: "pci", address, mac, tags: [nic.tag()] })
+        [Self::nics(vm), Self::disks(vm)].concat()
+    }
+
+    /// Those with known MAC addresses. Their PCI addresses are known where the manifest chooses them.
+    fn nics(vm: &'a Vm) -> Vec<Self> {
+        let own = vm.interfaces().iter().map(|nic| (nic.tag(), nic.pci_slot(), nic.mac()));
+        let functions = vm.host_devices().iter().filter_map(|device| match device.source() {
+            DeviceSource::Network(function) => Some((function.tag(), None, function.mac())),
+            DeviceSource::Resource(_) => None,
+        });
+        let tagged = own.chain(functions).filter(|(tag, ..)| !tag.is_empty());
+        let nic = |(tag, slot, mac): (&'a str, Option<PciSlot>, Option<MacAddr>)| {
+            let (address, mac) = (slot.map(|slot| slot.to_string()), mac?.to_string());
+            Some(Self::Nic { bus: "pci", address, mac, tags: [tag] })
         };
         tagged.filter_map(nic).collect()
+    }
+
+    /// Those with an address or a serial number that are there when the guest starts. Both hypervisors number the drives of a
+    /// SATA and of a SCSI controller in their order; the slots of virtio disks, which depend on the hypervisor, are known where the
+    /// manifest chooses them.
+    fn disks(vm: &'a Vm) -> Vec<Self> {
+        let (mut sata, mut scsi) = (0.., 0..);
+        let mut devices = Vec::new();
+        for disk in vm.disks().iter().filter(|disk| !disk.is_hotpluggable()) {
+            let config = disk.config();
+            let (bus, address) = match config.bus {
+                DiskBus::Virtio => ("pci", config.tuning.pci_slot.map(|slot| slot.to_string())),
+                // Controller and port.
+                DiskBus::Sata => {
+                    let drive = sata.next().unwrap_or(0);
+                    ("sata", Some(format!("{}:{}", drive / SATA_PORTS, drive % SATA_PORTS)))
+                }
+                // Controller, channel, target and unit.
+                DiskBus::Scsi => ("scsi", scsi.next().map(|target| format!("0:0:{target}:0"))),
+                DiskBus::Usb => ("usb", None),
+            };
+            let (serial, tags) = (config.serial.as_str(), [disk.tag()]);
+            if !disk.tag().is_empty() && (address.is_some() || !serial.is_empty()) {
+                devices.push(Self::Disk { bus, address, serial, tags });
+            }
+        }
+        devices
     }
 }
 
@@ -99,7 +149,7 @@ struct ConfigDrive<'a> {
     hostname: &'a str,
     uuid: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    devices: &'a [TaggedNic<'a>],
+    devices: &'a [TaggedDevice<'a>],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     public_keys: BTreeMap<String, &'a str>,
 }
@@ -122,7 +172,7 @@ fn files(seed: &Seed<'_>) -> Result<Vec<File>, CloudInitError> {
         ),
         Layout::ConfigDrive => {
             let (instance_id, uuid) = (&seed.name, &seed.uuid);
-            let devices = &seed.nics;
+            let devices = &seed.devices;
             let meta =
                 ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid, devices, public_keys };
             let names = ["meta_data.json", "user_data", "network_data.json"];
@@ -140,7 +190,7 @@ mod tests {
     use std::fs;
     use std::io::Cursor;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
     use vireo_api::v1::VirtualMachineInstance;
 
     use super::*;
@@ -158,7 +208,12 @@ mod tests {
             user_data: b"#cloud-config\n",
             network_data: Some(network),
             public_keys: &["ssh-rsa A".to_owned(), "ssh-rsa B".to_owned()],
-            nics: vec![TaggedNic { bus: "pci", address: None, mac: "02:00".to_owned(), tags: ["lan"] }],
+            devices: vec![TaggedDevice::Nic {
+                bus: "pci",
+                address: None,
+                mac: "02:00".to_owned(),
+                tags: ["lan"],
+            }],
         };
         write(&at, &seed).unwrap();
         let image = fs::read(&at).unwrap();
@@ -197,6 +252,21 @@ mod tests {
         assert_eq!(files, [meta.to_vec(), b"#cloud-config\n".to_vec(), b"{}".to_vec()]);
     }
 
+    /// The metadata of a VM's devices.
+    fn tagged(devices: &Value, networks: &Value, volumes: &Value) -> Value {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": devices},
+                "networks": networks, "volumes": volumes,
+            },
+        }))
+        .unwrap();
+        let vm = Vm::try_from(&vmi).unwrap();
+        serde_json::to_value(TaggedDevice::all(&vm)).unwrap()
+    }
+
     #[test]
     fn tagged_nics_have_the_addresses_that_are_known() {
         let interfaces = json!([
@@ -204,25 +274,55 @@ mod tests {
             {"name": "lan", "tag": "second", "bridge": {}, "macAddress": "02:00:00:00:00:07"},
             {"name": "other", "tag": "third", "bridge": {}},
             {"name": "plain", "bridge": {}, "macAddress": "02:00:00:00:00:08"},
+            {"name": "fast", "tag": "fourth", "sriov": {}, "macAddress": "02:00:00:00:00:09"},
+            {"name": "unknown", "tag": "fifth", "sriov": {}},
         ]);
         let multus = |name: &str| json!({"name": name, "multus": {"networkName": name}});
+        let pod = json!({"name": "default", "pod": {}});
         let networks =
-            json!([{"name": "default", "pod": {}}, multus("lan"), multus("other"), multus("plain")]);
-        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
-            "spec": {
-                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": interfaces}},
-                "networks": networks,
-            },
-        }))
-        .unwrap();
-        let vm = Vm::try_from(&vmi).unwrap();
-        let derived = vm.interfaces()[0].mac().unwrap().to_string();
+            [vec![pod], ["lan", "other", "plain", "fast", "unknown"].map(multus).to_vec()].concat();
+        let devices = tagged(&json!({"interfaces": interfaces}), &json!(networks), &json!([]));
+        let derived = devices[0]["mac"].clone();
+        assert!(derived.as_str().is_some_and(|mac| mac.len() == 17), "{devices}");
         let expected = json!([
             {"type": "nic", "bus": "pci", "address": "0000:00:0a.0", "mac": derived, "tags": ["first"]},
             {"type": "nic", "bus": "pci", "mac": "02:00:00:00:00:07", "tags": ["second"]},
+            {"type": "nic", "bus": "pci", "mac": "02:00:00:00:00:09", "tags": ["fourth"]},
         ]);
-        assert_eq!(serde_json::to_value(TaggedNic::all(&vm)).unwrap(), expected);
+        assert_eq!(devices, expected);
+    }
+
+    #[test]
+    fn tagged_disks_have_what_a_guest_finds_them_by() {
+        let sata =
+            |index: usize| json!({"name": format!("sata{index}"), "disk": {"bus": "sata"}, "tag": "x"});
+        let mut disks = vec![
+            json!({"name": "slot", "disk": {"bus": "virtio", "pciAddress": "0000:00:0b.0"}, "tag": "root"}),
+            json!({"name": "serial", "disk": {"bus": "virtio"}, "serial": "S-1", "tag": "data"}),
+            json!({"name": "nothing", "disk": {"bus": "virtio"}, "tag": "lost"}),
+            json!({"name": "later", "disk": {"bus": "scsi"}, "serial": "S-2", "tag": "hotplugged"}),
+            json!({"name": "first", "disk": {"bus": "scsi"}}),
+            json!({"name": "second", "disk": {"bus": "scsi"}, "serial": "S-3", "tag": "second"}),
+            json!({"name": "usb", "cdrom": {"bus": "usb"}, "serial": "S-4", "tag": "stick"}),
+        ];
+        disks.extend((0..7).map(sata));
+        let volume = |disk: &Value| match disk["name"].as_str() {
+            Some("later") => {
+                json!({"name": "later", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}})
+            }
+            name => json!({"name": name, "emptyDisk": {"capacity": "1Mi"}}),
+        };
+        let volumes: Vec<_> = disks.iter().map(volume).collect();
+        let devices = json!({"disks": disks, "autoattachPodInterface": false});
+        let devices = tagged(&devices, &json!([]), &json!(volumes));
+        let sata = |address: &str| json!({"type": "disk", "bus": "sata", "address": address, "tags": ["x"]});
+        let mut expected = vec![
+            json!({"type": "disk", "bus": "pci", "address": "0000:00:0b.0", "tags": ["root"]}),
+            json!({"type": "disk", "bus": "pci", "serial": "S-1", "tags": ["data"]}),
+            json!({"type": "disk", "bus": "scsi", "address": "0:0:1:0", "serial": "S-3", "tags": ["second"]}),
+            json!({"type": "disk", "bus": "usb", "serial": "S-4", "tags": ["stick"]}),
+        ];
+        expected.extend(["0:0", "0:1", "0:2", "0:3", "0:4", "0:5", "1:0"].map(sata));
+        assert_eq!(devices, json!(expected));
     }
 }

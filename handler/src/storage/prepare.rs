@@ -14,7 +14,7 @@ use vireo_api::spec::{BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelB
 use vireo_vmconfig::{AcpiTable, DiskSource};
 
 use super::claims::{ClaimError, Claims};
-use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed, TaggedNic};
+use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed, TaggedDevice};
 use super::host_disks;
 use super::images::{ImageError, Source, hold};
 use super::iso::{self, IsoError};
@@ -419,7 +419,7 @@ fn make(
                 user_data: &data.user,
                 network_data: data.network.as_deref(),
                 public_keys: &data.keys,
-                nics: TaggedNic::all(vm),
+                devices: TaggedDevice::all(vm),
             };
             cloud_init::write(&at, &data)
                 .map_err(|source| StorageError::CloudInit { field: field.clone(), source })?;

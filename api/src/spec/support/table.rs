@@ -73,7 +73,7 @@ sections! {
         Both "domain.devices.disks[].name", "";
         Both "domain.devices.disks[].serial", "";
         Both "domain.devices.disks[].shareable", "of claims and host disks; without cache";
-        NoEffect "domain.devices.disks[].tag", "config drives have no tags of disks";
+        Both "domain.devices.disks[].tag", "in a config drive, with the serial number, and the address that is known; of `virtio` and `usb` with `serial` or `pciAddress` alone, not of hotplugged disks";
     }
     "Filesystems" {
         Both "domain.devices.filesystems[].name", "of `configMap`, `secret`, `serviceAccount` and `downwardAPI`; in clusters of claims, too";
@@ -84,14 +84,14 @@ sections! {
         Qemu "domain.devices.gpus[].deviceName", "in clusters";
         Qemu "domain.devices.gpus[].name", "in clusters";
         Refused "domain.devices.gpus[].requestName", "devices are not allocated by DRA";
-        NoEffect "domain.devices.gpus[].tag", "the metadata of guests has no tags of devices";
+        NoEffect "domain.devices.gpus[].tag", "the config drive is made before the guest's firmware gives the device an address";
         Refused "domain.devices.gpus[].virtualGPUOptions.display.enabled", "the display of a virtual GPU is not shown";
         Refused "domain.devices.gpus[].virtualGPUOptions.display.ramFB.enabled", "the display of a virtual GPU is not shown";
         Refused "domain.devices.hostDevices[].claimName", "devices are not allocated by DRA";
         Qemu "domain.devices.hostDevices[].deviceName", "in clusters";
         Qemu "domain.devices.hostDevices[].name", "in clusters";
         Refused "domain.devices.hostDevices[].requestName", "devices are not allocated by DRA";
-        NoEffect "domain.devices.hostDevices[].tag", "the metadata of guests has no tags of devices";
+        NoEffect "domain.devices.hostDevices[].tag", "the config drive is made before the guest's firmware gives the device an address";
     }
     "Interfaces" {
         Qemu "domain.devices.interfaces[].acpiIndex", "";
@@ -120,7 +120,7 @@ sections! {
         Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
         Qemu "domain.devices.interfaces[].sriov", "virtual functions that networks of Multus have, in clusters";
         Both "domain.devices.interfaces[].state", "also of a guest that runs; `absent` is for NICs that were hotplugged, on bridges in clusters";
-        Both "domain.devices.interfaces[].tag", "in a config drive, with the MAC address; of `bridge` with `macAddress` alone, not of `sriov`";
+        Both "domain.devices.interfaces[].tag", "in a config drive, with the MAC address; of `bridge` and `sriov` with `macAddress` alone";
     }
     "Names" {
         Both "dnsConfig.nameservers[]", "IPv6 addresses where the guest has IPv6";
