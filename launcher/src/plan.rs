@@ -1,6 +1,7 @@
 //! From a launch message and its open files to the monitor's VM: the single translation.
 
 use std::fs::File;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -107,6 +108,16 @@ pub fn net(wanted: &Interface, tap: Vec<OwnedFd>, vhost: Vec<OwnedFd>) -> Option
     let mut queues = tap.into_iter();
     let net = Net::new(queues.next()?, wanted.mac).more_queues(queues).vhost(vhost);
     Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
+}
+
+/// The NICs that can be detached, with their names: they are in hotplug slots, and not part of the configuration.
+pub fn detachable_nics(launch: &Launch, host: &mut HostResources) -> Vec<(String, Net)> {
+    let files = host.nics.iter_mut().zip(&mut host.vhost);
+    let detachable = launch.interfaces.iter().zip(files).filter(|(wanted, _)| wanted.detachable);
+    let nic = |(wanted, (tap, vhost)): (&Interface, (&mut Vec<OwnedFd>, &mut Vec<OwnedFd>))| {
+        Some((wanted.name.clone(), net(wanted, mem::take(tap), mem::take(vhost))?))
+    };
+    detachable.filter_map(nic).collect()
 }
 
 fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> Result<VmConfig, PlanError> {

@@ -47,7 +47,7 @@ pub(super) struct RunningVm {
     pub(super) launch: Arc<Launch>,
     console: Console,
     pub(super) guest: Guest,
-    /// The NICs that were attached since it runs.
+    /// The NICs that were attached since it runs, and those that are gone.
     pub(super) nics: PluggedNics,
     /// The caller that waits for a pause or resume.
     pub(super) waiter: Option<Waiter>,
@@ -63,7 +63,8 @@ impl RunningVm {
 
     /// All NICs that the guest has.
     pub(super) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
-        self.launch.interfaces.iter().chain(self.nics.attached())
+        let of_start = self.launch.interfaces.iter().filter(|nic| !self.nics.is_released(&nic.name));
+        of_start.chain(self.nics.attached())
     }
 }
 

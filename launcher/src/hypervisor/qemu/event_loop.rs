@@ -358,8 +358,9 @@ impl QemuVm {
                 return self.apply_stall_actions(ctx, steps).await;
             }
             VmCommand::SetLink { nic, up } => {
-                let fixed = self.nics.iter().position(|name| *name == nic).map(nic_id);
-                if let Some(device) = fixed.or_else(|| self.nic_hotplug.device_of(&nic)) {
+                // One that was detached may be back, on another device.
+                let fixed = || self.nics.iter().position(|name| *name == nic).map(nic_id);
+                if let Some(device) = self.nic_hotplug.device_of(&nic).or_else(fixed) {
                     self.writer.write_line(&qmp::set_link(&device, up)).await;
                 }
                 return;
