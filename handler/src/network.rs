@@ -41,7 +41,7 @@ use vireo_api::spec;
 use vireo_vmconfig::MacAddr;
 
 use address::{AddressError, WIRE_IPV6_PREFIX, WIRE_PREFIX, Wire, WireIpv6};
-use antispoof::{Addresses, Sender};
+use antispoof::{Addresses, Ipv6Source, Sender};
 use host::GuestAccess;
 use nft::NftError;
 use ports::Ports;
@@ -198,7 +198,7 @@ pub struct Inside {
 
 impl Inside {
     fn sender(&self, has_ipv6: bool) -> Sender {
-        let ipv6 = has_ipv6.then(|| self.net6.guest());
+        let ipv6 = if has_ipv6 { Ipv6Source::Known(self.net6.guest()) } else { Ipv6Source::None };
         Sender { mac: self.mac, addresses: Addresses::Known { ipv4: self.net.guest(), ipv6 } }
     }
 }

@@ -22,10 +22,21 @@ pub enum Addresses {
     Known {
         /// IPv4.
         ipv4: Ipv4Addr,
-        /// IPv6, where the guest has that.
-        ipv6: Option<Ipv6Addr>,
+        /// IPv6.
+        ipv6: Ipv6Source,
     },
     /// The network of a bridge gives them, and they are not known here.
+    OfNetwork,
+}
+
+/// The IPv6 addresses of a guest whose IPv4 address is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ipv6Source {
+    /// It has no IPv6.
+    None,
+    /// It is known, beside link-local ones.
+    Known(Ipv6Addr),
+    /// The network of a bridge gives them by its router advertisements, which is not the guest.
     OfNetwork,
 }
 
@@ -55,8 +66,13 @@ pub fn rules(tap: &str, Sender { mac, addresses }: Sender, router: Ipv6Addr) -> 
             let _ = writeln!(rules, "    ether type arp arp saddr ip {{ 0.0.0.0, {ipv4} }} accept");
             let _ = writeln!(rules, "    ip saddr {ipv4} accept");
             let _ = writeln!(rules, "    ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept");
-            if let Some(ipv6) = ipv6 {
-                rules.push_str(&ipv6_rules(ipv6, router));
+            match ipv6 {
+                Ipv6Source::None => {}
+                Ipv6Source::Known(guest) => rules.push_str(&ipv6_rules(guest, router)),
+                Ipv6Source::OfNetwork => {
+                    rules.push_str("    icmpv6 type { nd-router-advert, nd-redirect } drop\n");
+                    rules.push_str("    ether type ip6 accept\n");
+                }
             }
         }
     }
@@ -113,10 +129,13 @@ table netdev vireo-tap0 {
   }
 }
 ";
-        let ipv6 = Some("fd10:0:2::2".parse().unwrap());
-        assert_eq!(rules("tap0", sender(Addresses::Known { ipv4, ipv6 }), ROUTER), golden);
-        let without = rules("tap0", sender(Addresses::Known { ipv4, ipv6: None }), ROUTER);
+        let known = |ipv6| rules("tap0", sender(Addresses::Known { ipv4, ipv6 }), ROUTER);
+        assert_eq!(known(Ipv6Source::Known("fd10:0:2::2".parse().unwrap())), golden);
+        let without = known(Ipv6Source::None);
         assert!(!without.contains("ip6") && !without.contains("icmpv6"), "{without}");
+        let of_network = known(Ipv6Source::OfNetwork);
+        let end = "    ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept\n    icmpv6 type { nd-router-advert, nd-redirect } drop\n    ether type ip6 accept\n  }\n}\n";
+        assert!(of_network.ends_with(end), "{of_network}");
     }
 
     #[test]

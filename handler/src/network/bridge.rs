@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use vireo_api::spec::{Binding, Vm};
 use vireo_vmconfig::MacAddr;
 
-use super::antispoof::{self, Addresses, Sender};
+use super::antispoof::{self, Addresses, Ipv6Source, Sender};
 use super::link::{self, Links};
 use super::{NetworkError, absent_is_fine, busy_is_fine, in_namespace, ipv6, nft, permitted, sysctl, tap};
 
@@ -119,7 +119,8 @@ impl Bridge {
 
     /// What the guest may send from. `None` where the spec gives it no MAC and the interface, which is not Ethernet's, has none.
     fn sender(&self, before: &PodInterface) -> Option<Sender> {
-        let known = |net: Ipv4Net| Addresses::Known { ipv4: net.addr(), ipv6: None };
+        // As in KubeVirt, the guest takes over an IPv4 address alone, and configures itself on a network with IPv6.
+        let known = |net: Ipv4Net| Addresses::Known { ipv4: net.addr(), ipv6: Ipv6Source::OfNetwork };
         let addresses = before.address.map_or(Addresses::OfNetwork, known);
         Some(Sender { mac: self.guest_mac.or_else(|| before.mac())?, addresses })
     }

@@ -237,6 +237,28 @@ fn bridged(pod: &str, network: &str, address: Option<&str>) -> Guest {
     guest
 }
 
+/// IPv6 passes with the MAC of the guest, which chooses its addresses.
+fn has_the_ipv6_of_its_network(guest: &Guest, network: &str) {
+    run(&format!("ip -n {network} addr add fd00:7::1/64 dev peer nodad"));
+    let router: Ipv6Addr = "fd00:7::1".parse().unwrap();
+    for (mac, from) in [(OTHER_MAC, "fd00:7::6"), (MAC, "fd00:7::5")] {
+        let to = "ff02::1:ff00:1".parse().unwrap();
+        let asked = solicitation(from.parse().unwrap(), (to, router), mac);
+        guest.send([0x33, 0x33, 0xff, 0, 0, 1], mac, IPV6, &asked);
+    }
+    let answer = loop {
+        let packet = guest.receive(IPV6);
+        // An advertisement.
+        if packet[6] == 58 && packet[40] == 136 {
+            break packet;
+        }
+    };
+    assert_eq!(answer[24..40], "fd00:7::5".parse::<Ipv6Addr>().unwrap().octets());
+    let neighbours = run(&format!("ip -n {network} -6 neigh show dev peer"));
+    assert!(neighbours.contains(&format!("fd00:7::5 lladdr {MAC}")), "{neighbours}");
+    assert!(!neighbours.contains("fd00:7::6"), "{neighbours}");
+}
+
 #[test]
 fn a_guest_on_a_bridge_has_the_addresses_that_it_took_over() {
     if !on_own_host() {
@@ -254,6 +276,9 @@ fn a_guest_on_a_bridge_has_the_addresses_that_it_took_over() {
     let neighbours = run(&format!("ip -n {network} neigh show dev peer"));
     assert!(neighbours.contains(&format!("10.244.0.5 lladdr {MAC}")), "{neighbours}");
     assert!(!neighbours.contains("10.244.0.6"), "{neighbours}");
+    if ipv6::is_available() {
+        has_the_ipv6_of_its_network(&guest, &network);
+    }
     drop(guest);
     netns::remove(&pod).unwrap();
     netns::remove(&network).unwrap();
