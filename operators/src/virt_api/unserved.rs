@@ -4,8 +4,7 @@ use vireo_client::Kind;
 
 use super::ApiError;
 
-const SEV: &str =
-    "memory of guests is not encrypted on the nodes of Vireo: spec.domain.launchSecurity is refused";
+const SEV: &str = "guests with encrypted memory are not started yet, whatever the nodes offer: spec.domain.launchSecurity is refused";
 const MIGRATION: &str = "VirtualMachineInstances are not migrated yet";
 const PROFILER: &str = "there is no cluster profiler";
 const BACKUP: &str = "backups are not taken yet";

@@ -212,12 +212,12 @@ sections! {
         Both "domain.firmware.uuid", "";
     }
     "Launch security" {
-        Refused "domain.launchSecurity.sev.attestation", "memory of guests is not encrypted";
-        Refused "domain.launchSecurity.sev.dhCert", "memory of guests is not encrypted";
-        Refused "domain.launchSecurity.sev.policy.encryptedState", "memory of guests is not encrypted";
-        Refused "domain.launchSecurity.sev.session", "memory of guests is not encrypted";
-        Refused "domain.launchSecurity.snp", "memory of guests is not encrypted";
-        Refused "domain.launchSecurity.tdx", "memory of guests is not encrypted";
+        Refused "domain.launchSecurity.sev.attestation", "guests are not started with AMD SEV yet, whatever the node offers";
+        Refused "domain.launchSecurity.sev.dhCert", "guests are not started with AMD SEV yet, whatever the node offers";
+        Refused "domain.launchSecurity.sev.policy.encryptedState", "guests are not started with AMD SEV yet, whatever the node offers";
+        Refused "domain.launchSecurity.sev.session", "guests are not started with AMD SEV yet, whatever the node offers";
+        Refused "domain.launchSecurity.snp", "guests are not started with AMD SEV-SNP yet, whatever the node offers";
+        Refused "domain.launchSecurity.tdx", "guests are not started with Intel TDX yet, whatever the node offers";
     }
     "Memory" {
         Both "domain.memory.guest", "";
