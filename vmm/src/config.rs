@@ -38,6 +38,7 @@ pub use graphics::{Adapter, Graphics};
 pub use growth::DiskGrowth;
 pub use input::Input;
 pub use memory::{MemorySize, MemorySizeError};
+pub(crate) use net::NetPeer;
 pub use net::{Link, Net};
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};

@@ -5,22 +5,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use vireo_vmconfig::{MAX_QUEUE_PAIRS, MacAddr};
 
-/// A virtio-net NIC on a tap device.
+use crate::virtio::net::FrameStream;
+
+/// A virtio-net NIC.
 #[derive(Debug)]
 pub struct Net {
-    queues: Vec<OwnedFd>,
-    vhost: Vec<OwnedFd>,
+    peer: NetPeer,
     mac: MacAddr,
     mtu: Option<u16>,
     boot_order: Option<u32>,
     link: Arc<Link>,
 }
 
+/// What the frames of a NIC are exchanged with.
+#[derive(Debug)]
+pub(crate) enum NetPeer {
+    /// A tap device.
+    Tap {
+        /// Its queues: at least one.
+        queues: Vec<OwnedFd>,
+        /// What moves the queues in the monitor's place.
+        vhost: Vec<OwnedFd>,
+    },
+    /// Another process.
+    Stream(Arc<FrameStream>),
+}
+
 impl Net {
-    /// `tap` is an attached `/dev/net/tun` queue made with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`
+    /// On a tap device. `tap` is an attached `/dev/net/tun` queue made with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`
     /// ([`crate::sys::tap::open`] makes one); `mac` is the guest's address.
     pub fn new(tap: OwnedFd, mac: MacAddr) -> Self {
-        Self { queues: vec![tap], vhost: Vec::new(), mac, mtu: None, boot_order: None, link: Arc::default() }
+        Self::with_peer(NetPeer::Tap { queues: vec![tap], vhost: Vec::new() }, mac)
+    }
+
+    /// On a connected stream socket, which carries frames as QEMU's `-netdev stream` does: each behind its length in bytes, a
+    /// big-endian number of four bytes. It has one queue pair and no offloads. When the peer closes the connection, or sends
+    /// what cannot be a length, the guest sees a link that is down, for good.
+    pub fn stream(socket: OwnedFd, mac: MacAddr) -> Self {
+        Self::with_peer(NetPeer::Stream(Arc::new(FrameStream::new(socket))), mac)
+    }
+
+    fn with_peer(peer: NetPeer, mac: MacAddr) -> Self {
+        Self { peer, mac, mtu: None, boot_order: None, link: Arc::default() }
     }
 
     /// Its link, as [`Link::set_up`].
@@ -31,19 +57,23 @@ impl Net {
     }
 
     /// Adds more queues of the same tap, all made with `IFF_MULTI_QUEUE`: the guest may use a queue pair for each. Beyond
-    /// [`MAX_QUEUE_PAIRS`] they are closed.
+    /// [`MAX_QUEUE_PAIRS`], and without a tap, they are closed.
     #[must_use]
-    pub fn more_queues(mut self, queues: impl IntoIterator<Item = OwnedFd>) -> Self {
-        self.queues.extend(queues);
-        self.queues.truncate(MAX_QUEUE_PAIRS);
+    pub fn more_queues(mut self, more: impl IntoIterator<Item = OwnedFd>) -> Self {
+        if let NetPeer::Tap { queues, .. } = &mut self.peer {
+            queues.extend(more);
+            queues.truncate(MAX_QUEUE_PAIRS);
+        }
         self
     }
 
     /// Has the kernel move the queues, by an open `/dev/vhost-net` for each ([`crate::sys::vhost::open`] opens one). With
-    /// fewer, the monitor moves them all.
+    /// fewer, and without a tap, the monitor moves them all.
     #[must_use]
     pub fn vhost(mut self, devices: Vec<OwnedFd>) -> Self {
-        self.vhost = devices;
+        if let NetPeer::Tap { vhost, .. } = &mut self.peer {
+            *vhost = devices;
+        }
         self
     }
 
@@ -66,14 +96,16 @@ impl Net {
         self.boot_order
     }
 
-    /// The tap's queues: at least one.
-    pub fn queues(&self) -> &[OwnedFd] {
-        &self.queues
+    pub(crate) fn peer(&self) -> &NetPeer {
+        &self.peer
     }
 
-    /// What moves the queues, if there is one for each.
-    pub(crate) fn offloads(&self) -> &[OwnedFd] {
-        if self.vhost.len() >= self.queues.len() { &self.vhost } else { &[] }
+    /// How many queue pairs the guest may use.
+    pub fn queue_pairs(&self) -> usize {
+        match &self.peer {
+            NetPeer::Tap { queues, .. } => queues.len(),
+            NetPeer::Stream(_) => 1,
+        }
     }
 
     /// The guest's address.
@@ -95,6 +127,8 @@ impl Net {
 /// The link of a NIC as its guest sees it. While it is down, no frame passes.
 pub struct Link {
     up: AtomicBool,
+    /// Nothing is at the other end any more.
+    cut: AtomicBool,
     announcement: AtomicBool,
     notify: Mutex<Option<Notify>>,
 }
@@ -103,7 +137,8 @@ type Notify = Arc<dyn Fn() + Send + Sync>;
 
 impl Default for Link {
     fn default() -> Self {
-        Self { up: AtomicBool::new(true), announcement: AtomicBool::new(false), notify: Mutex::default() }
+        let (up, cut, announcement) = (AtomicBool::new(true), AtomicBool::default(), AtomicBool::default());
+        Self { up, cut, announcement, notify: Mutex::default() }
     }
 }
 
@@ -116,10 +151,21 @@ impl fmt::Debug for Link {
 impl Link {
     /// Whether it is up.
     pub fn is_up(&self) -> bool {
-        self.up.load(Ordering::SeqCst)
+        self.up.load(Ordering::SeqCst) && !self.is_cut()
     }
 
-    /// Switches it; the guest is notified.
+    /// Whether the NIC has lost what is at the other end: it stays down.
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::SeqCst)
+    }
+
+    /// Has it down for good. Whether it was not so before. For lanes, which notify the guest themselves: a thread that pauses
+    /// the device waits for them, and others wait for that thread.
+    pub(crate) fn cut(&self) -> bool {
+        !self.cut.swap(true, Ordering::SeqCst)
+    }
+
+    /// Switches it, unless it [is cut](Self::is_cut); the guest is notified.
     pub fn set_up(&self, up: bool) {
         if self.up.swap(up, Ordering::SeqCst) != up {
             self.notify();

@@ -41,6 +41,11 @@ impl Segments {
         Ok(())
     }
 
+    /// Adds buffers behind the others.
+    pub(crate) fn append(&mut self, others: &Self) {
+        self.0.extend_from_slice(&others.0);
+    }
+
     /// Drops them all, and keeps the room for others.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
@@ -144,11 +149,25 @@ impl Segments {
     }
 
     /// Copies the first bytes out; all of `data` or an error.
-    pub fn read(&self, memory: &GuestMemory, mut data: &mut [u8]) -> Result<(), GuestMemoryError> {
+    pub fn read(&self, memory: &GuestMemory, data: &mut [u8]) -> Result<(), GuestMemoryError> {
+        self.read_at(memory, 0, data)
+    }
+
+    /// Copies the bytes from `offset` out; all of `data` or an error.
+    pub(crate) fn read_at(
+        &self,
+        memory: &GuestMemory,
+        mut offset: u64,
+        mut data: &mut [u8],
+    ) -> Result<(), GuestMemoryError> {
         for segment in &self.0 {
-            let len = data.len().min(usize::try_from(segment.len).unwrap_or(usize::MAX));
-            let (part, rest) = data.split_at_mut(len);
-            memory.read_slice(part, segment.address)?;
+            let skip = offset.min(segment.len.into());
+            offset -= skip;
+            let room = usize::try_from(u64::from(segment.len) - skip).unwrap_or(usize::MAX);
+            let (part, rest) = data.split_at_mut(data.len().min(room));
+            if !part.is_empty() {
+                memory.read_slice(part, segment.address.unchecked_add(skip))?;
+            }
             data = rest;
         }
         match data.len() {
@@ -213,6 +232,22 @@ mod tests {
         assert_eq!(all.len(), 7);
         assert_eq!(all.take_front(7), Some(segments(&[3, 4])));
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn bytes_are_read_from_any_offset() {
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        let mut all = segments(&[3, 1, 4]);
+        let back = all.take_back(4).unwrap();
+        all.append(&back);
+        all.write(&memory, b"01234567").unwrap();
+        for offset in 0..8 {
+            let mut data = vec![0; 8 - offset];
+            all.read_at(&memory, offset as u64, &mut data).unwrap();
+            assert_eq!(data, b"01234567"[offset..]);
+            data.push(0);
+            all.read_at(&memory, offset as u64, &mut data).unwrap_err();
+        }
     }
 
     proptest! {

@@ -77,7 +77,7 @@ fn describe_disk(disk: &Disk) -> String {
 
 fn describe_nic(net: &Net) -> String {
     let mtu = net.advertised_mtu().map_or_else(|| "no MTU".to_owned(), |mtu| format!("MTU {mtu}"));
-    format!("{}, {} queue pairs, {mtu}", net.mac(), net.queues().len())
+    format!("{}, {} queue pairs, {mtu}", net.mac(), net.queue_pairs())
 }
 
 /// The first part that differs: its name, and what each side has.

@@ -175,7 +175,12 @@ pub trait Lane: Send {
         None
     }
 
-    /// The source is readable. On the worker thread.
+    /// Whether the source is waited for to be writable, in place of readable. Called with [`Self::source`].
+    fn waits_to_write(&self) -> bool {
+        false
+    }
+
+    /// The source is readable, or writable, or its other end is gone. On the worker thread.
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         let _ = queues;
         Ok(())

@@ -279,7 +279,8 @@ struct Loop<'a> {
     kicks: Vec<(usize, Arc<EventFd>)>,
     control: &'a Control,
     epoll: Epoll,
-    watched: Option<RawFd>,
+    /// The lane's source, and what it is waited for to be.
+    watched: Option<(RawFd, EventSet)>,
     gives_way: Option<GivesWay>,
 }
 
@@ -288,9 +289,9 @@ impl<'a> Loop<'a> {
         let epoll = Epoll::new()?;
         let kicks: Vec<_> = queues.kicks().collect();
         for (at, (_, kick)) in (0..).zip(&kicks).filter(|_| waits) {
-            watch(&epoll, kick.as_raw_fd(), at)?;
+            watch(&epoll, (kick.as_raw_fd(), EventSet::IN), at)?;
         }
-        watch(&epoll, control.wake.as_raw_fd(), ORDER)?;
+        watch(&epoll, (control.wake.as_raw_fd(), EventSet::IN), ORDER)?;
         Ok(Self { queues, kicks, control, epoll, watched: None, gives_way: None })
     }
 
@@ -365,21 +366,22 @@ impl<'a> Loop<'a> {
 
     /// Follows what the lane waits for now.
     fn watch_source(&mut self, lane: &dyn Lane) -> Result<(), WorkerError> {
-        let wanted = lane.source().map(|fd| fd.as_raw_fd());
+        let ready = if lane.waits_to_write() { EventSet::OUT } else { EventSet::IN };
+        let wanted = lane.source().map(|fd| (fd.as_raw_fd(), ready));
         if wanted == self.watched {
             return Ok(());
         }
-        if let Some(old) = self.watched.take() {
+        if let Some((old, _)) = self.watched.take() {
             self.epoll.ctl(ControlOperation::Delete, old, EpollEvent::default())?;
         }
-        if let Some(fd) = wanted {
-            watch(&self.epoll, fd, SOURCE)?;
+        if let Some(source) = wanted {
+            watch(&self.epoll, source, SOURCE)?;
             self.watched = wanted;
         }
         Ok(())
     }
 }
 
-fn watch(epoll: &Epoll, fd: RawFd, data: u64) -> io::Result<()> {
-    epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, data))
+fn watch(epoll: &Epoll, (fd, ready): (RawFd, EventSet), data: u64) -> io::Result<()> {
+    epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(ready, data))
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::super::{Device, DeviceInfo, DeviceState, Lane};
 use super::HEADER;
 use super::control::Control;
+use super::frame_stream::FrameStream;
 use super::offload::{self, CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, RING_FEATURES, STATUS};
 use super::offloaded::Offloaded;
 use super::receive::Receive;
 use super::shared::{NetConfig, Shared};
+use super::stream::{Peer, StreamReceive, StreamTransmit};
 use super::transmit::Transmit;
-
-use crate::config::Net;
+use crate::config::{Net, NetPeer};
 use crate::sys::tap;
 use crate::sys::vhost::{HostRings as _, Vhost};
 
@@ -25,13 +26,21 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// A NIC.
 pub struct NetDevice {
-    taps: Vec<Arc<OwnedFd>>,
+    backend: Backend,
     mtu: Option<u16>,
-    /// What the tap can do beside [`OFFERED`].
-    more: u64,
     config: Arc<NetConfig>,
-    /// One for each queue pair, or none.
-    offloads: Vec<Vhost>,
+}
+
+/// What it exchanges frames with.
+enum Backend {
+    Tap {
+        queues: Vec<Arc<OwnedFd>>,
+        /// What it can do beside [`OFFERED`].
+        more: u64,
+        /// One for each queue pair, or none.
+        offloads: Vec<Vhost>,
+    },
+    Stream(Arc<FrameStream>),
 }
 
 /// Why a NIC cannot be made.
@@ -46,31 +55,57 @@ pub enum NetError {
 }
 
 impl NetDevice {
-    /// A NIC on the tap of `net`, through file descriptors of its own.
+    /// A NIC on the tap of `net`, through file descriptors of its own, or on its stream socket.
     pub fn new(net: &Net) -> Result<Self, NetError> {
-        let taps = net.queues().iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
+        let (queues, vhost) = match net.peer() {
+            NetPeer::Tap { queues, vhost } => (queues, vhost),
+            NetPeer::Stream(stream) => {
+                return Ok(Self::with_backend(Backend::Stream(stream.clone()), 1, net));
+            }
+        };
+        let taps = queues.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
         let taps = taps.map_err(NetError::Duplicate)?;
         taps.iter().try_for_each(|tap| prepare(tap.as_fd())).map_err(NetError::NoTap)?;
-        let offloads = offloads(net).unwrap_or_else(|error| {
+        let vhost = if vhost.len() >= taps.len() { vhost.as_slice() } else { &[] };
+        let offloads = offloads(vhost).unwrap_or_else(|error| {
             tracing::warn!(%error, "vhost-net cannot be used: the monitor moves the queues of a NIC");
             Vec::new()
         });
         let more = taps.first().map_or(0, |tap| offload::more_of(tap.as_fd()));
-        Ok(Self { more, offloads, ..Self::on(taps, net) })
+        Ok(Self::on_taps(taps, (more, offloads), net))
     }
 
     /// On what behaves as a tap does.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn on(taps: Vec<OwnedFd>, net: &Net) -> Self {
+        Self::on_taps(taps, (0, Vec::new()), net)
+    }
+
+    fn on_taps(taps: Vec<OwnedFd>, (more, offloads): (u64, Vec<Vhost>), net: &Net) -> Self {
         let pairs = u16::try_from(taps.len()).unwrap_or(1);
+        let queues = taps.into_iter().map(Arc::new).collect();
+        Self::with_backend(Backend::Tap { queues, more, offloads }, pairs, net)
+    }
+
+    fn with_backend(backend: Backend, pairs: u16, net: &Net) -> Self {
         let mtu = net.advertised_mtu();
         let config = Arc::new(NetConfig::new(net.mac(), mtu, pairs, net.link().clone()));
-        Self { taps: taps.into_iter().map(Arc::new).collect(), mtu, more: 0, config, offloads: Vec::new() }
+        Self { backend, mtu, config }
+    }
+
+    /// What the guest and the peer may leave to each other.
+    fn offered(&self) -> u64 {
+        match &self.backend {
+            Backend::Tap { more, .. } => OFFERED | more,
+            // Its frames come and go without a header that could describe anything.
+            Backend::Stream(_) => 0,
+        }
     }
 }
 
 /// What moves the queues in our place.
-fn offloads(net: &Net) -> io::Result<Vec<Vhost>> {
-    let devices = net.offloads().iter().map(|device| {
+fn offloads(devices: &[OwnedFd]) -> io::Result<Vec<Vhost>> {
+    let devices = devices.iter().map(|device| {
         let vhost = Vhost::new(device.try_clone()?)?;
         let complete = vhost.features(RING_FEATURES) == RING_FEATURES;
         complete.then_some(vhost).ok_or_else(|| io::Error::other("it does not support the rings' features"))
@@ -88,14 +123,15 @@ fn prepare(tap: BorrowedFd<'_>) -> io::Result<()> {
 impl Device for NetDevice {
     fn info(&self) -> DeviceInfo {
         let mtu = if self.mtu.is_some() { MTU } else { 0 };
-        let multiqueue = if self.taps.len() > 1 { MQ } else { 0 };
-        let mut queues = vec![QUEUE_SIZE; 2 * self.taps.len()];
+        let pairs = self.config.pairs();
+        let multiqueue = if pairs > 1 { MQ } else { 0 };
+        let mut queues = vec![QUEUE_SIZE; 2 * pairs];
         queues.push(CONTROL_QUEUE_SIZE);
         DeviceInfo {
             name: "net",
             id: DEVICE_ID,
             class: 0x02_00_00,
-            features: OFFERED | self.more | MAC | MRG_RXBUF | STATUS | CONTROL | mtu | multiqueue,
+            features: self.offered() | MAC | MRG_RXBUF | STATUS | CONTROL | mtu | multiqueue,
             queues,
             config: self.config.clone(),
             state: DeviceState::Section(self.config.clone()),
@@ -104,11 +140,23 @@ impl Device for NetDevice {
 
     fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
         let frame = u64::from(self.mtu.unwrap_or(DEFAULT_MTU).max(DEFAULT_MTU)) + ETHERNET;
-        let shared = Arc::new(Shared::new(self.taps.clone(), self.config));
+        let (taps, offloads) = match self.backend {
+            Backend::Tap { queues, offloads, .. } => (queues, offloads),
+            Backend::Stream(stream) => {
+                let shared = Arc::new(Shared::new(Vec::new(), self.config));
+                let peer = Peer::new(stream, shared.clone());
+                return vec![
+                    Box::new(Control::new(shared)),
+                    Box::new(StreamReceive::new(peer.clone())),
+                    Box::new(StreamTransmit::new(peer)),
+                ];
+            }
+        };
+        let shared = Arc::new(Shared::new(taps.clone(), self.config));
         // Before the others: it sets which queues of the tap are attached.
         let mut lanes: Vec<Box<dyn Lane>> = vec![Box::new(Control::new(shared.clone()))];
-        let mut offloads = self.offloads.into_iter();
-        for (pair, tap) in self.taps.into_iter().enumerate() {
+        let mut offloads = offloads.into_iter();
+        for (pair, tap) in taps.into_iter().enumerate() {
             let offload = offloads.next().and_then(|vhost| {
                 Offloaded::new(vhost, pair, tap.clone(), shared.clone())
                     .inspect_err(|error| tracing::warn!(%error, pair, "the monitor moves a queue pair"))

@@ -19,7 +19,7 @@ use crate::sys::tap;
 const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
 
-/// The tap's queues, and what the driver has set.
+/// The tap's queues, if there is a tap, and what the driver has set.
 pub(super) struct Shared {
     taps: Vec<Arc<OwnedFd>>,
     config: Arc<NetConfig>,
@@ -41,7 +41,7 @@ impl Shared {
 
     /// Of queues.
     pub(super) fn pairs(&self) -> usize {
-        self.taps.len()
+        self.config.pairs()
     }
 
     /// How many pairs a driver with these features may use.
@@ -121,6 +121,11 @@ impl NetConfig {
 
     fn watchers(&self) -> MutexGuard<'_, Vec<Arc<Notifier>>> {
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of queues.
+    pub(super) fn pairs(&self) -> usize {
+        self.pairs.into()
     }
 
     pub(super) fn link(&self) -> &Link {
