@@ -79,12 +79,22 @@ pub(crate) struct DiskArg {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NetArg {
-    pub(crate) tap: String,
+    pub(crate) peer: PeerArg,
     pub(crate) mac: Option<MacAddr>,
-    /// Pairs of queues; 1 is a tap without others.
-    pub(crate) queues: usize,
-    /// Whether the kernel moves them; by default where it can.
-    pub(crate) vhost: Option<bool>,
+}
+
+/// What a NIC exchanges its frames with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PeerArg {
+    Tap {
+        name: String,
+        /// Pairs of queues; 1 is a tap without others.
+        queues: usize,
+        /// Whether the kernel moves them; by default where it can.
+        vhost: Option<bool>,
+    },
+    /// A process that listens at a socket.
+    Stream(PathBuf),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -122,6 +132,10 @@ pub(crate) enum ArgsError {
     Mac(#[source] ParseMacError),
     #[error("--net: queues: unsupported value {0:?}: supported values: 1 to {MAX_QUEUE_PAIRS}")]
     Queues(String),
+    #[error("--net: write tap=NAME or stream=PATH")]
+    NoPeer,
+    #[error("--net: queues and vhost are supported with tap alone")]
+    TapAlone,
     #[error("--disk: format: unsupported value {0:?}: supported values: raw, qcow2")]
     Format(String),
     #[error("--disk: queues: unsupported value {0:?}: supported values: 1 to {MAX_DISK_QUEUES}")]

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use vireo_vmm::config::{
 };
 use vireo_vmm::sys::{tap, vhost};
 
-use crate::args::{Args, BootArg, DiskArg, FilesystemArg, ImageFormat, NetArg};
+use crate::args::{Args, BootArg, DiskArg, FilesystemArg, ImageFormat, NetArg, PeerArg};
 
 /// What cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,14 @@ pub(crate) enum OpenError {
     #[error("--net: cannot open the tap device {name:?}: make it first (ip tuntap add mode tap name {name})")]
     Tap {
         name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "--net: cannot connect to {path:?}: start passt, or what else is to get the frames, with this socket first"
+    )]
+    Stream {
+        path: PathBuf,
         #[source]
         source: io::Error,
     },
@@ -62,7 +71,7 @@ pub(crate) enum OpenError {
     },
     #[error("--net: cannot derive an address from {name:?}")]
     Mac {
-        name: String,
+        name: PathBuf,
         #[source]
         source: ParseMacError,
     },
@@ -164,18 +173,32 @@ fn exclusive(option: &'static str, path: &Path, write: bool) -> Result<File, Ope
 }
 
 fn net(arg: &NetArg) -> Result<Net, OpenError> {
-    let name = &arg.tap;
-    let opened = tap::open_queues(name, arg.queues);
-    let (first, others) = opened.map_err(|source| OpenError::Tap { name: name.clone(), source })?;
+    let name: &Path = match &arg.peer {
+        PeerArg::Tap { name, .. } => name.as_ref(),
+        PeerArg::Stream(path) => path,
+    };
     let mac = match arg.mac {
         Some(mac) => mac,
-        None => derived(name).map_err(|source| OpenError::Mac { name: name.clone(), source })?,
+        None => derived(name).map_err(|source| OpenError::Mac { name: name.to_owned(), source })?,
     };
-    let devices = match arg.vhost {
+    match &arg.peer {
+        PeerArg::Tap { name, queues, vhost } => net_on_tap((name, *queues), *vhost, mac),
+        PeerArg::Stream(path) => {
+            let socket = UnixStream::connect(path)
+                .map_err(|source| OpenError::Stream { path: path.clone(), source })?;
+            Ok(Net::stream(socket.into(), mac))
+        }
+    }
+}
+
+fn net_on_tap((name, queues): (&str, usize), vhost: Option<bool>, mac: MacAddr) -> Result<Net, OpenError> {
+    let opened = tap::open_queues(name, queues);
+    let (first, others) = opened.map_err(|source| OpenError::Tap { name: name.to_owned(), source })?;
+    let devices = match vhost {
         Some(false) => Vec::new(),
         // Where it cannot be had, the monitor does without.
-        None => vhost_devices(arg.queues).unwrap_or_default(),
-        Some(true) => vhost_devices(arg.queues).map_err(OpenError::Vhost)?,
+        None => vhost_devices(queues).unwrap_or_default(),
+        Some(true) => vhost_devices(queues).map_err(OpenError::Vhost)?,
     };
     Ok(Net::new(first, mac).more_queues(others).vhost(devices))
 }
@@ -184,11 +207,12 @@ fn vhost_devices(count: usize) -> io::Result<Vec<OwnedFd>> {
     (0..count).map(|_| vhost::open()).collect()
 }
 
-/// The same address for the same tap, every time: guests know their NICs by it. The hash is FNV-1a.
-fn derived(tap: &str) -> Result<MacAddr, ParseMacError> {
-    let hash = tap
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+/// The same address for the same tap or socket, every time: guests know their NICs by it. The hash is FNV-1a.
+fn derived(name: &Path) -> Result<MacAddr, ParseMacError> {
+    let bytes = name.as_os_str().as_bytes().iter();
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
     let [a, b, c, ..] = hash.to_le_bytes();
     format!("52:54:00:{a:02x}:{b:02x}:{c:02x}").parse()
 }
@@ -232,7 +256,22 @@ mod tests {
 
     #[test]
     fn a_derived_address_is_stable_and_its_own() {
-        assert_eq!(derived("tap0").unwrap(), derived("tap0").unwrap());
-        assert_ne!(derived("tap0").unwrap(), derived("tap1").unwrap());
+        let derived = |name: &str| derived(name.as_ref()).unwrap();
+        assert_eq!(derived("tap0").to_string(), "52:54:00:16:d0:ac");
+        assert_eq!(derived("tap0"), derived("tap0"));
+        assert_ne!(derived("tap0"), derived("tap1"));
+    }
+
+    #[test]
+    fn a_socket_needs_a_process_that_listens() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("socket");
+        let arg = NetArg { peer: PeerArg::Stream(path.clone()), mac: None };
+        let error = net(&arg).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let net = net(&arg).unwrap();
+        assert_eq!((net.mac(), net.queue_pairs()), (derived(&path).unwrap(), 1));
+        listener.accept().unwrap();
     }
 }

@@ -26,6 +26,8 @@ Usage: vmm --kernel FILE [OPTION]...
                                    NIC on an existing tap device, which was made with multi_queue where there are
                                    several queues (1 to 8); may be given several times. The kernel moves its
                                    queues (vhost-net) where it can, or must (vhost=on), or shall not (vhost=off)
+  --net stream=PATH[,mac=MAC]      NIC whose frames go to a process that listens at a unix socket and speaks the
+                                   protocol of QEMU's -netdev stream, such as passt (passt --socket PATH)
   --serial stdio                   serial port on this terminal (default); Ctrl+] leaves, Ctrl+^ p presses the
                                    power button, Ctrl+^ b sends a break, Ctrl+^ z pauses the VM and resumes it,
                                    Ctrl+^ s saves it, Ctrl+^ twice is a Ctrl+^ for the guest

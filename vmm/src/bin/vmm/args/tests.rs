@@ -25,7 +25,7 @@ fn a_kernel_is_enough() {
 fn every_flag_is_parsed() {
     let args = run(
         "--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on,queues=4,cache=none,block=4096 \
-                    --disk path=b,bus=sata,format=qcow2 --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2,vhost=off --serial socket=s \
+                    --disk path=b,bus=sata,format=qcow2 --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1,queues=2,vhost=off --net stream=s --serial socket=s \
                     --vnc unix:v",
     );
     let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
@@ -45,8 +45,10 @@ fn every_flag_is_parsed() {
         [disk("a", true, (Attachment::Virtio, 4)), disk("b", false, (sata, 1)), disk("c", true, (cdrom, 1))];
     assert_eq!(args.disks, want);
     assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
-    assert_eq!((args.nets[0].queues, args.nets[0].vhost), (1, None));
-    assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None, queues: 2, vhost: Some(false) });
+    let tap = |name: &str, queues, vhost| PeerArg::Tap { name: name.into(), queues, vhost };
+    assert_eq!(args.nets[0].peer, tap("t0", 1, None));
+    assert_eq!(args.nets[1], NetArg { peer: tap("t1", 2, Some(false)), mac: None });
+    assert_eq!(args.nets[2], NetArg { peer: PeerArg::Stream("s".into()), mac: None });
     assert_eq!(args.serial, SerialArg::Socket("s".into()));
     assert_eq!(args.vnc, Some(Address::Unix("v".into())));
     assert_eq!((args.video, args.inputs), (Adapter::Bochs, vec![Input::Tablet]));
@@ -95,7 +97,12 @@ fn mistakes_name_the_option() {
         ("--kernel k --disk path=a,bus=ide", "ide"),
         ("--kernel k --cdrom path=a,bus=virtio", "virtio"),
         ("--kernel k --cdrom readonly=on", "readonly"),
-        ("--kernel k --net mac=52:54:00:00:00:01", "--net"),
+        ("--kernel k --net mac=52:54:00:00:00:01", "tap=NAME or stream=PATH"),
+        ("--kernel k --net tap=t,stream=s", "tap=NAME or stream=PATH"),
+        ("--kernel k --net stream=s,queues=2", "tap alone"),
+        ("--kernel k --net stream=s,vhost=off", "tap alone"),
+        ("--kernel k --net stream=s,stream=t", "twice"),
+        ("--kernel k --net socket=s", "tap, stream"),
         ("--kernel k --net tap=t,mac=x", "--net"),
         ("--kernel k --net tap=t,queues=9", "1 to 8"),
         ("--kernel k --serial tty", "--serial"),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, MAX_QUEUE_PAIRS, UnknownName};
 use vireo_vmm::config::{Adapter, Attachment, Blocks, Input, MAX_DISK_QUEUES, Vsock};
 
-use super::{ArgsError, DiskArg, FilesystemArg, ImageFormat, NetArg, SerialArg, once};
+use super::{ArgsError, DiskArg, FilesystemArg, ImageFormat, NetArg, PeerArg, SerialArg, once};
 
 pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
     let (mut path, mut format, mut read_only, mut bus) = (None, None, None, None);
@@ -94,18 +94,24 @@ pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
 }
 
 pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
-    let (mut tap, mut mac, mut queues, mut vhost) = (None, None, None, None);
+    let (mut tap, mut stream, mut mac, mut queues, mut vhost) = (None, None, None, None, None);
     for (key, value) in pairs(text) {
         match key {
             "tap" => once(&mut tap, "--net: tap", value.to_owned())?,
+            "stream" => once(&mut stream, "--net: stream", PathBuf::from(value))?,
             "mac" => once(&mut mac, "--net: mac", value.parse().map_err(ArgsError::Mac)?)?,
             "queues" => once(&mut queues, "--net: queues", queue_count(value)?)?,
             "vhost" => once(&mut vhost, "--net: vhost", switch("--net: vhost", value)?)?,
-            _ => return Err(unknown("--net", key, "tap, mac, queues and vhost")),
+            _ => return Err(unknown("--net", key, "tap, stream, mac, queues and vhost")),
         }
     }
-    let tap = tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?;
-    Ok(NetArg { tap, mac, queues: queues.unwrap_or(1), vhost })
+    let peer = match (tap, stream) {
+        (Some(name), None) => PeerArg::Tap { name, queues: queues.unwrap_or(1), vhost },
+        (None, Some(_)) if queues.is_some() || vhost.is_some() => return Err(ArgsError::TapAlone),
+        (None, Some(path)) => PeerArg::Stream(path),
+        (None, None) | (Some(_), Some(_)) => return Err(ArgsError::NoPeer),
+    };
+    Ok(NetArg { peer, mac })
 }
 
 fn queue_count(value: &str) -> Result<usize, ArgsError> {
