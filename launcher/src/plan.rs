@@ -20,7 +20,7 @@ use crate::agent::{self, AgentPort};
 use crate::blocks::{self, Blocks, ChosenBlocks};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, HostFirmware, HostResources};
-use crate::launch::{Disk, Interface, Launch};
+use crate::launch::{Disk, Interface, Launch, NicPeer};
 
 /// Why a launch message has no monitor configuration.
 #[derive(Debug, thiserror::Error)]
@@ -103,10 +103,14 @@ pub fn attached_disk(launch: &Launch, wanted: &Disk, files: DiskFiles) -> Result
     disk(launch, wanted, Some(files), None).map_err(|error| error.fault(&launch.fields))
 }
 
-/// A NIC on the queues of its tap; none without a queue.
-pub fn net(wanted: &Interface, tap: Vec<OwnedFd>, vhost: Vec<OwnedFd>) -> Option<Net> {
-    let mut queues = tap.into_iter();
-    let net = Net::new(queues.next()?, wanted.mac).more_queues(queues).vhost(vhost);
+/// A NIC on the queues of its tap, or on the socket to its passt; none without.
+pub fn net(wanted: &Interface, files: Vec<OwnedFd>, vhost: Vec<OwnedFd>) -> Option<Net> {
+    let mut files = files.into_iter();
+    let first = files.next()?;
+    let net = match wanted.peer {
+        NicPeer::Tap { .. } => Net::new(first, wanted.mac).more_queues(files).vhost(vhost),
+        NicPeer::Passt => Net::stream(first, wanted.mac),
+    };
     Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
 }
 
@@ -132,7 +136,7 @@ fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> R
         .interfaces
         .iter()
         .zip(host.nics.into_iter().zip(host.vhost))
-        .filter_map(|(wanted, (tap, vhost))| net(wanted, tap, vhost))
+        .filter_map(|(wanted, (files, vhost))| net(wanted, files, vhost))
         .collect();
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_kvm(host.kvm)
@@ -276,6 +280,7 @@ mod tests {
         let mut launch = sample::kernel_boot();
         launch.smbios.product = "Vireo".into();
         launch.interfaces[0].link_up = false;
+        launch.interfaces.push(Interface { peer: NicPeer::Passt, ..launch.interfaces[0].clone() });
         launch.tablets = 1;
         launch.disks[0].tuning.multi_queue = true;
         launch.smbios.chassis.asset = "A-1".into();
@@ -308,6 +313,8 @@ mod tests {
             "errors: Stop",
             "mtu: Some(1450)",
             "Link { up: false",
+            "peer: Tap {",
+            "peer: Stream(",
             "rng: true",
             "name: \"org.qemu.guest_agent.0\"",
             "inputs: [Tablet]",

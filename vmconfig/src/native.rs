@@ -86,8 +86,6 @@ pub struct NativeNic<'a> {
     pub acpi_index: Option<u32>,
     /// Rank among the boot devices.
     pub boot_order: Option<u32>,
-    /// A process of passt is its other end.
-    pub passt: bool,
 }
 
 /// Every requested feature that the hypervisor native does not support, in the order of the manifest.
@@ -172,7 +170,6 @@ fn of_nic(nic: &NativeNic<'_>, bios: bool) -> Vec<Requirement> {
         ("pciAddress", nic.pci_slot.is_some(), "a fixed PCI address"),
         ("acpiIndex", nic.acpi_index.is_some(), "an ACPI index"),
         ("bootOrder", bios && nic.boot_order.is_some(), "a start from the network through BIOS"),
-        ("passtBinding", nic.passt, "passt"),
         ("model", nic.model != NicModel::Virtio, &model),
     ];
     let requested = requests.into_iter().filter(|(_, is_requested, _)| *is_requested);

@@ -3,8 +3,7 @@
 use vireo_vmconfig::{NativeNic, NativeRequest, Requirement};
 
 use super::{
-    Binding, BootSource, Cause, Field, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Problem, Vm,
-    field_paths,
+    BootSource, Cause, Field, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Problem, Vm, field_paths,
 };
 
 /// Every requested feature that the hypervisor native does not support; launchers choose by the same list.
@@ -45,7 +44,6 @@ fn nic(interface: &Interface) -> NativeNic<'_> {
         pci_slot: interface.pci_slot(),
         acpi_index: interface.acpi_index(),
         boot_order: interface.boot_order(),
-        passt: matches!(interface.binding(), Binding::Passt { .. }),
     }
 }
 

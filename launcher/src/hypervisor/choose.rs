@@ -2,7 +2,7 @@ use vireo_proto::launcher::Fault;
 use vireo_vmconfig::{BootSource, DeviceRequest, ExtraDevice, NativeNic, NativeRequest, Requirement};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{HypervisorChoice, Interface, Kind, Launch, NicPeer};
+use crate::launch::{HypervisorChoice, Interface, Kind, Launch};
 
 /// What this node can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,15 +142,8 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
 }
 
 fn nic(interface: &Interface) -> NativeNic<'_> {
-    let Interface { field, model, pci_slot, acpi_index, boot_order, peer, .. } = interface;
-    NativeNic {
-        field,
-        model: *model,
-        pci_slot: *pci_slot,
-        acpi_index: *acpi_index,
-        boot_order: *boot_order,
-        passt: *peer == NicPeer::Passt,
-    }
+    let Interface { field, model, pci_slot, acpi_index, boot_order, .. } = interface;
+    NativeNic { field, model: *model, pci_slot: *pci_slot, acpi_index: *acpi_index, boot_order: *boot_order }
 }
 
 #[cfg(test)]

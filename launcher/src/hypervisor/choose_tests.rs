@@ -7,7 +7,7 @@ use vireo_vmconfig::{
 use vireo_vmm::config::VmConfig;
 
 use super::*;
-use crate::launch::{Disk, sample};
+use crate::launch::{Disk, NicPeer, sample};
 
 const NO_KVM: &str = "this host has no /dev/kvm";
 const SOFTWARE: &str = "this KVM runs guests in software";
@@ -145,7 +145,7 @@ fn what_is_tuned_is_named_by_its_field() {
             Some("spec.domain.devices.interfaces[0].pciAddress"),
         ),
         (|l| l.interfaces[0].acpi_index = Some(1), Some("spec.domain.devices.interfaces[0].acpiIndex")),
-        (|l| l.interfaces[0].peer = NicPeer::Passt, Some("spec.domain.devices.interfaces[0].passtBinding")),
+        (|l| l.interfaces[0].peer = NicPeer::Passt, None),
     ];
     for (change, field) in table {
         let mut launch = Launch { hypervisor: forced(Kind::Native), ..sample::kernel_boot() };

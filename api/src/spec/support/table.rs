@@ -109,7 +109,7 @@ sections! {
         Both "domain.devices.interfaces[].model", "`virtio`; all others are on `qemu`";
         Both "domain.devices.interfaces[].name", "";
         Refused "domain.devices.interfaces[].passt", "KubeVirt has removed this binding";
-        Qemu "domain.devices.interfaces[].passtBinding", "of the pod network, by `passt`, which the node needs";
+        Both "domain.devices.interfaces[].passtBinding", "of the pod network, by `passt`, which the node needs";
         Qemu "domain.devices.interfaces[].pciAddress", "slots 01 to 1d of the root bus";
         Both "domain.devices.interfaces[].portRanges[].end", "";
         Both "domain.devices.interfaces[].portRanges[].protocol", "";
