@@ -330,6 +330,10 @@ impl Lane for StreamTransmit {
         true
     }
 
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         self.transmit(queues)
     }
