@@ -109,7 +109,7 @@ fn a_guest_is_ready_while_its_server_answers() -> Result<(), HostError> {
     is_ready_by_tls(&host, &standalone)
 }
 
-/// A guest that serves HTTPS: its program passes connections on to a server of the host, with a certificate that nobody signed.
+/// A guest that serves HTTPS: its program passes connections on to a server of the host, with a self-signed certificate.
 fn is_ready_by_tls(host: &Host, standalone: &Standalone<'_>) -> Result<(), HostError> {
     const PORT: u16 = 8075;
     let probe =

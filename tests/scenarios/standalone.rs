@@ -22,7 +22,7 @@ pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial |
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 /// Where VMs have their IPv6 addresses.
 const VMS_IPV6: &str = "fd00:10:201::/64";
-/// What is said of the tag of a disk.
+/// The notices about the tag of a disk.
 const TAG_HAS_NO_EFFECT: &str =
     "spec.domain.devices.disks[0].tag: has no effect: config drives have no tags of disks";
 /// A port of the host that guests reach; others they do not.

@@ -33,7 +33,7 @@ pub(super) enum StreamError {
     Socket(#[source] io::Error),
 }
 
-/// A connection, with what is under way on it. It belongs to a NIC across all resets of its guest: nobody else knows where in the
+/// A connection, with what is under way on it. It belongs to a NIC across all resets of its guest: it alone knows where in the
 /// stream of bytes a frame begins.
 pub(crate) struct FrameStream {
     socket: OwnedFd,

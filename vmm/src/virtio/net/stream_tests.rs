@@ -284,7 +284,7 @@ fn a_peer_that_is_gone_takes_the_link_down() {
         guest.kick(1);
         guest.wait(1, 1);
         net.link().set_up(true);
-        assert_eq!(guest.read::<2>(0x2006), DOWN, "nobody is there");
+        assert_eq!(guest.read::<2>(0x2006), DOWN, "the link is down");
         assert!(time_of_idling() < Duration::from_millis(100), "it spins");
         guest.start(VERSION_1 | MRG_RXBUF | STATUS, 16);
         assert_eq!(guest.read::<2>(0x2006), DOWN);
