@@ -323,13 +323,15 @@ fn the_author_is_told_that_a_feature_is_not_forced_on_a_host_without_it() {
 
 #[test]
 fn sockets_for_all_ports_take_memory() {
-    let overhead = |ports: Value| {
+    let overhead = |ports: Value, runner: Runner| {
         let nic = json!({"interfaces": [{"name": "default", "passtBinding": {}, "ports": ports}]});
         let vm = with_devices(nic).unwrap();
-        assert_eq!(Runner::of(&vm, HypervisorChoice::Auto, true), Runner::Qemu);
-        LauncherOverhead::of(&vm, Runner::Qemu).requested >> 20
+        assert_eq!(Runner::of(&vm, HypervisorChoice::Auto, true), Runner::Native);
+        LauncherOverhead::of(&vm, runner).requested >> 20
     };
-    assert!(overhead(json!([])) > overhead(json!([{"port": 80}])) + 300);
+    for runner in [Runner::Native, Runner::Qemu] {
+        assert!(overhead(json!([]), runner) > overhead(json!([{"port": 80}]), runner) + 300);
+    }
 }
 
 #[test]
