@@ -22,9 +22,8 @@ pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial |
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 /// Where VMs have their IPv6 addresses.
 const VMS_IPV6: &str = "fd00:10:201::/64";
-/// The notices about the tag of a disk.
-const TAG_HAS_NO_EFFECT: &str =
-    "spec.domain.devices.disks[0].tag: has no effect: config drives have no tags of disks";
+/// The notice about the tag of a disk that the guest could not find by it.
+const TAG_HAS_NO_EFFECT: &str = "spec.domain.devices.disks[0].tag: has no effect: the config drive has no tag of a disk on virtio or usb without serial: write one";
 /// A port of the host that guests reach; others they do not.
 const OPEN_PORT: &str = "tcp/8075";
 const SIGKILL: i32 = 9;
