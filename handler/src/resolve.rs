@@ -9,9 +9,7 @@ use vireo_api::spec::{
 };
 use vireo_api::v1::SMBiosConfiguration;
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, USB_REDIRECTION_SOCKETS, VNC_SOCKET, launcher as wire};
-use vireo_vmconfig::{
-    CpuPlacement, DiskSource, ExtraDevice, HostNode, HugePage, KernelFiles, PlatformFeature, Smbios,
-};
+use vireo_vmconfig::{CpuPlacement, DiskSource, ExtraDevice, HostNode, HugePage, KernelFiles, Smbios};
 
 use crate::launcher::passt::Passt;
 use crate::network::TAP;
@@ -226,12 +224,6 @@ pub(crate) fn bridged_interface(
     interface(vm, nic, NicFacts { mtu: 0, has_ipv6: false, bridged, resolver })
 }
 
-/// Whether drivers for the devices before virtio 1.0 are to find them, which are on the root bus alone.
-fn has_transitional_devices(vm: &Vm) -> bool {
-    let transitional = ExtraDevice::Platform(PlatformFeature::VirtioTransitional);
-    vm.extra_devices().iter().any(|request| request.device == transitional)
-}
-
 /// The message of a NIC; none of one on a bridge that is not there.
 fn interface(vm: &Vm, interface: &Interface, facts: NicFacts<'_>) -> Option<wire::Interface> {
     let mut message = wire::Interface {
@@ -243,7 +235,6 @@ fn interface(vm: &Vm, interface: &Interface, facts: NicFacts<'_>) -> Option<wire
         link_down: !interface.is_link_up(),
         pci_slot: interface.pci_slot().map_or(0, |slot| slot.number().into()),
         acpi_index: interface.acpi_index().unwrap_or(0),
-        detachable: interface.is_hotpluggable() && !has_transitional_devices(vm),
         ..wire::Interface::default()
     };
     match interface.binding() {

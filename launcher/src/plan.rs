@@ -1,7 +1,6 @@
 //! From a launch message and its open files to the monitor's VM: the single translation.
 
 use std::fs::File;
-use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -112,16 +111,6 @@ pub fn net(wanted: &Interface, files: Vec<OwnedFd>, vhost: Vec<OwnedFd>) -> Opti
         NicPeer::Passt => Net::stream(first, wanted.mac),
     };
     Some(net.mtu(wanted.mtu).boot_order(wanted.boot_order).link_up(wanted.link_up))
-}
-
-/// The NICs that can be detached, with their names: they are in hotplug slots, and not part of the configuration.
-pub fn detachable_nics(launch: &Launch, host: &mut HostResources) -> Vec<(String, Net)> {
-    let files = host.nics.iter_mut().zip(&mut host.vhost);
-    let detachable = launch.interfaces.iter().zip(files).filter(|(wanted, _)| wanted.detachable);
-    let nic = |(wanted, (tap, vhost)): (&Interface, (&mut Vec<OwnedFd>, &mut Vec<OwnedFd>))| {
-        Some((wanted.name.clone(), net(wanted, mem::take(tap), mem::take(vhost))?))
-    };
-    detachable.filter_map(nic).collect()
 }
 
 fn plan(launch: &Launch, host: HostResources, filesystems: Vec<Filesystem>) -> Result<VmConfig, PlanError> {

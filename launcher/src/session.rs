@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::info;
 use vireo_proto::launcher::state::Phase;
@@ -71,8 +71,6 @@ pub struct Session {
     stats_source: watch::Sender<StatsSource>,
     /// Console and DHCP servers; they stop with the session.
     servers: JoinSet<()>,
-    /// Those of the NICs that the VM is started with, by the names of these.
-    nic_servers: Vec<(String, AbortHandle)>,
     /// Requests for the guest agent; taken when the agent's task starts.
     agent_requests: Option<mpsc::Receiver<AgentRequest>>,
     agent: AgentClient,
@@ -98,7 +96,6 @@ impl Session {
             status,
             stats_source,
             servers: JoinSet::new(),
-            nic_servers: Vec::new(),
             agent_requests: Some(agent_requests),
             agent: agent_client.clone(),
             agent_open: watch::Sender::new(false),

@@ -2,7 +2,7 @@
 //!
 //! Each is a function in a hotplug slot of the root bus: a virtio disk, a SCSI controller with one disk, or a virtio NIC. The guest
 //! has to release it before it is gone. What is attached stays so when the guest resets itself: the VM that is built next has the
-//! devices in their slots from the start, except those that were to be detached. A VM may be started with devices in these slots.
+//! devices in their slots from the start, except those that were to be detached.
 
 mod controller;
 #[cfg(test)]
@@ -88,10 +88,6 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// For the first VM that is built.
-    of_start: Vec<Arc<Attachable>>,
-    /// The slots that they were put into.
-    slots_of_start: Vec<u8>,
     /// By their slots.
     devices: BTreeMap<u8, Attached>,
     /// Of the VM there is.
@@ -150,22 +146,6 @@ impl Hotplug {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the first VM that is built start with a device. Each has a slot of its own, beside [`HOTPLUG_SLOTS`].
-    pub fn add_before_start(&self, device: impl Into<Attachable>) {
-        self.state().of_start.push(Arc::new(device.into()));
-    }
-
-    /// The slots of the devices that the VM was started with, in their order; empty before.
-    pub fn slots_of_start(&self) -> Vec<u8> {
-        self.state().slots_of_start.clone()
-    }
-
-    /// How many slots a VM has that is built with them, where that many are free.
-    pub(crate) fn slot_count(&self) -> usize {
-        let state = self.state();
-        HOTPLUG_SLOTS + state.of_start.len() + state.slots_of_start.len()
     }
 
     /// Attaches a device to the VM there is; answers in which slot. Reads the image of a disk, which may block.
@@ -240,13 +220,6 @@ impl Hotplug {
                 }
             }
             state.devices.insert(slot, attached);
-        }
-        for device in mem::take(&mut state.of_start) {
-            let free = |slot: &u8| !state.devices.contains_key(slot);
-            let slot = slots.controller.slots().find(free).ok_or(HotplugError::Full)?;
-            root.add_at(Address::root(slot), slots.make(&device)?)?;
-            state.devices.insert(slot, Attached { device, phase: Phase::In });
-            state.slots_of_start.push(slot);
         }
         state.slots = Arc::downgrade(slots);
         drop(state);

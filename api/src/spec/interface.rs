@@ -102,14 +102,6 @@ impl Interface {
         self.acpi_index
     }
 
-    /// Whether it can come to and leave a guest that runs: one of virtio on a bridge to a secondary network, whose place in the
-    /// guest the manifest does not choose.
-    pub fn is_hotpluggable(&self) -> bool {
-        let is_placed = self.boot_order.is_some() || self.pci_slot.is_some();
-        let is_secondary = !self.network.is_primary();
-        self.binding == Binding::Bridge && is_secondary && self.model == NicModel::Virtio && !is_placed
-    }
-
     /// What its network is.
     pub fn network(&self) -> &NetworkSource {
         &self.network

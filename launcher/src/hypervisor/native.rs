@@ -71,7 +71,6 @@ async fn start_vm(
     let pinning = host.pinning.take();
     let mut servers = virtiofs::start(&virtiofs::PROGRAMS.map(Path::new), &launch)?;
     let filesystems = connect(&launch, &mut servers).await?;
-    let detachable = plan::detachable_nics(&launch, &mut host);
     let config = plan::vm_config(&launch, host, filesystems)?.with_notices(notice_sender(end.events.clone()));
     let config = config.with_numa(pinning.as_ref().and_then(|pinning| pinning.numa().cloned()));
     if launch.is_realtime() {
@@ -86,14 +85,8 @@ async fn start_vm(
     let (counters, balloon) = (config.disk_counters(), (launch.memory_bytes, config.balloon()));
     let names = launch.disks.iter().map(|disk| disk.name.clone());
     let (stalls, stalling, failures) = stall::listen(names.zip(config.disk_stalls()));
-    let fixed = launch.interfaces.iter().filter(|nic| !nic.detachable).map(|nic| nic.name.clone());
-    let others = detachable.iter().map(|(name, nic)| (name.clone(), nic.link().clone()));
-    let links = command_loop::Links::of(fixed.zip(config.links()).chain(others));
-    let mut in_slots = Vec::new();
-    for (name, nic) in detachable {
-        slots.add_before_start(nic);
-        in_slots.push(name);
-    }
+    let nics = launch.interfaces.iter().map(|nic| nic.name.clone());
+    let links = command_loop::Links::of(nics.zip(config.links()));
     let (current, controls) = watch::channel(None);
     let (started_tx, started) = oneshot::channel();
     let desired = Arc::new(DesiredState::new(launch.start_paused));
@@ -113,8 +106,7 @@ async fn start_vm(
     };
     let plugged = stats::PluggedCounters::default();
     let followed = hotplug::Followed { stalling, growing: growths.clone(), counters: plugged.clone() };
-    let (starting, mut devices) =
-        (slots.clone(), hotplug::Devices::new(&launch, (slots, media), end.events.clone(), followed, links));
+    let devices = hotplug::Devices::new(&launch, (slots, media), end.events.clone(), followed, links);
     let starter = pinning.clone();
     let pin = move |kind| {
         if let Some(pinning) = &pinning {
@@ -136,7 +128,6 @@ async fn start_vm(
         .spawn(move || vm_thread.run(started_tx))
         .map_err(thread_error)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the VM's thread died")))?;
-    devices.started_with(in_slots.into_iter().zip(starting.slots_of_start()));
     tokio::spawn(disk_growth::watch(growths, controls.clone()));
     tokio::spawn(devices.run(end.hotplugs, released, controls.clone()));
     tokio::spawn(command_loop.run(end.commands, failures, end.dumps));

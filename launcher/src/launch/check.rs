@@ -50,9 +50,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let boot = convert::boot_source(p, request.firmware);
         let disks =
             each(p, request.disks, |p, index, disk| convert::disk(p, &format!("disks[{index}]"), disk));
-        let mut interfaces = each(p, request.interfaces, interface);
-        // Without slots for hotplug, nothing goes.
-        interfaces.iter_mut().for_each(|nic| nic.detachable &= request.hotplug);
+        let interfaces = each(p, request.interfaces, interface);
         if request.filesystems.len() > MAX_FILESYSTEMS {
             let count = request.filesystems.len();
             p.add("filesystems", format_args!("{count} are more than {MAX_FILESYSTEMS}"));
@@ -220,7 +218,6 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         link_up: !interface.link_down,
         pci_slot,
         acpi_index: (interface.acpi_index != 0).then_some(interface.acpi_index),
-        detachable: interface.detachable,
         lease,
         ipv6_lease,
     })

@@ -79,7 +79,6 @@ pub(crate) fn kernel_boot() -> Launch {
             link_up: true,
             pci_slot: None,
             acpi_index: None,
-            detachable: false,
             lease: None,
         }],
         console_socket: Some("/vmi/console.sock".into()),

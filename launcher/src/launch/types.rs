@@ -156,8 +156,6 @@ pub struct Interface {
     pub pci_slot: Option<PciSlot>,
     /// By which the guest names it.
     pub acpi_index: Option<u32>,
-    /// Whether the guest can be asked to release it, although it is there from the start.
-    pub detachable: bool,
     /// What the DHCP server answers.
     pub lease: Option<Lease>,
     /// What the guest learns of IPv6.

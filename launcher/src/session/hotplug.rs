@@ -1,6 +1,5 @@
 //! Volumes and NICs that are attached to a VM while it runs, and detached.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -23,19 +22,12 @@ pub(super) struct PluggedNics {
     /// On their way in, with the DHCP servers that they are to have.
     pending: Vec<(Interface, Option<dhcp::Server>)>,
     attached: Vec<(Interface, Option<AbortHandle>)>,
-    /// Names of those of the start that the guest has released.
-    released: BTreeSet<String>,
 }
 
 impl PluggedNics {
     /// Those that the guest has.
     pub(super) fn attached(&self) -> impl Iterator<Item = &Interface> {
         self.attached.iter().map(|(nic, _)| nic)
-    }
-
-    /// Whether the guest has a NIC of the start no longer.
-    pub(super) fn is_released(&self, name: &str) -> bool {
-        self.released.contains(name)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -107,9 +99,9 @@ impl RunningVm {
                 HotplugAction::AttachNic(nic, opened)
             }
             HotplugCommand::DetachNic(name) if !self.has_nic(&name) => return Ok(None),
-            HotplugCommand::DetachNic(name) if self.is_fixed(&name) => {
+            HotplugCommand::DetachNic(name) if !self.nics.has(&name) => {
                 let detail =
-                    format!("NIC {name} cannot be released while the VM runs: it goes at the next start");
+                    format!("NIC {name} is of those that the VM was started with: it goes at the next start");
                 return Err(fault(Code::Unsupported, detail));
             }
             HotplugCommand::DetachNic(name) => HotplugAction::DetachNic(name),
@@ -117,12 +109,7 @@ impl RunningVm {
     }
 
     fn has_nic(&self, name: &str) -> bool {
-        self.interfaces().any(|nic| nic.name == name)
-    }
-
-    /// Whether a NIC stays as long as the VM runs.
-    fn is_fixed(&self, name: &str) -> bool {
-        self.launch.interfaces.iter().any(|nic| nic.name == name && !nic.detachable)
+        self.launch.interfaces.iter().any(|nic| nic.name == name) || self.nics.has(name)
     }
 }
 
@@ -141,12 +128,6 @@ impl Session {
             }
             NicChange::Gone(name) => {
                 info!(nic = name, "not attached, or no longer");
-                if !vm.nics.has(&name) && vm.launch.interfaces.iter().any(|nic| nic.name == name) {
-                    for (_, server) in self.nic_servers.extract_if(.., |(nic, _)| *nic == name) {
-                        server.abort();
-                    }
-                    vm.nics.released.insert(name.clone());
-                }
                 vm.nics.remove(&name);
             }
         }

@@ -47,7 +47,7 @@ pub(super) struct RunningVm {
     pub(super) launch: Arc<Launch>,
     console: Console,
     pub(super) guest: Guest,
-    /// The NICs that were attached since it runs, and those that are gone.
+    /// The NICs that were attached since it runs.
     pub(super) nics: PluggedNics,
     /// The caller that waits for a pause or resume.
     pub(super) waiter: Option<Waiter>,
@@ -63,8 +63,7 @@ impl RunningVm {
 
     /// All NICs that the guest has.
     pub(super) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
-        let of_start = self.launch.interfaces.iter().filter(|nic| !self.nics.is_released(&nic.name));
-        of_start.chain(self.nics.attached())
+        self.launch.interfaces.iter().chain(self.nics.attached())
     }
 }
 

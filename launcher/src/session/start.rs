@@ -139,12 +139,14 @@ impl Session {
         for interface in &launch.interfaces {
             let server = dhcp::Server::bind(interface, self.node.files())
                 .map_err(|error| fault_at(Code::HostResource, &interface.field, chain(&error)))?;
-            let dhcp = server.map(|server| self.servers.spawn(server.run()));
+            if let Some(server) = server {
+                self.servers.spawn(server.run());
+            }
             let server = ipv6::Server::bind(interface, self.node.files())
                 .map_err(|error| fault_at(Code::HostResource, &interface.field, chain(&error)))?;
-            let ipv6 = server.map(|server| self.servers.spawn(server.run()));
-            let servers = [dhcp, ipv6].into_iter().flatten();
-            self.nic_servers.extend(servers.map(|server| (interface.name.clone(), server)));
+            if let Some(server) = server {
+                self.servers.spawn(server.run());
+            }
         }
         let launch = Arc::new(launch);
         let starting = self.node.hypervisor(kind).start(Arc::clone(&launch), host, port);

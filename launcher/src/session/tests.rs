@@ -87,25 +87,14 @@ fn request() -> LaunchRequest {
 
 impl Scene {
     async fn begin_launch(&self) -> tokio::task::JoinHandle<(State, Option<Fault>)> {
-        self.begin_launch_of(request()).await
-    }
-
-    async fn begin_launch_of(
-        &self,
-        request: LaunchRequest,
-    ) -> tokio::task::JoinHandle<(State, Option<Fault>)> {
         let handle = self.handle.clone();
-        let launch = tokio::spawn(async move { handle.launch(request).await });
+        let launch = tokio::spawn(async move { handle.launch(request()).await });
         self.reach(Phase::Starting).await;
         launch
     }
 
     async fn run(&self) -> GuestEnd {
-        self.run_with(request()).await
-    }
-
-    async fn run_with(&self, request: LaunchRequest) -> GuestEnd {
-        let launch = self.begin_launch_of(request).await;
+        let launch = self.begin_launch().await;
         self.come_up(Ok(()));
         let (state, fault) = launch.await.unwrap();
         assert_eq!((state.phase(), fault), (Phase::Running, None));
@@ -445,50 +434,6 @@ async fn a_nic_that_is_attached_has_a_link() {
     tokio::task::yield_now().await;
     assert_eq!(scene.handle.set_links(Vec::new()).await, None);
     assert_eq!(links(), (false, false));
-}
-
-/// A NIC of the start that can be detached is gone for the session once the guest has released it.
-#[tokio::test(start_paused = true)]
-async fn a_nic_of_the_start_is_detached_if_it_can_be() {
-    for detachable in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join(FILES_SOCKET);
-        let files = PassedFiles::serve(&socket).unwrap();
-        let scene = scene_on(Stagehand { files, ..Stagehand::default() });
-        let tap = OwnedFd::from(tempfile::tempfile().unwrap());
-        vireo_proto::files::pass(&socket, &[(vireo_proto::files::tap_name("tapX", 0), tap)]).unwrap();
-        let request = LaunchRequest {
-            hotplug: true,
-            interfaces: vec![wire::Interface {
-                name: "lan".into(),
-                mac: "02:00:00:00:00:07".into(),
-                tap: "tapX".into(),
-                detachable,
-                ..wire::Interface::default()
-            }],
-            ..request()
-        };
-        let mut vm = scene.run_with(request).await;
-        let has_lan = || scene.seen.borrow().state.links.clone().unwrap().up.contains(&"lan".to_owned());
-        assert!(has_lan());
-        let detached = tokio::spawn({
-            let handle = scene.handle.clone();
-            async move { handle.hotplug(HotplugCommand::DetachNic("lan".to_owned())).await }
-        });
-        if !detachable {
-            let fault = detached.await.unwrap().unwrap();
-            assert!(fault.code() == Code::Unsupported && fault.detail.contains("next start"), "{fault:?}");
-            continue;
-        }
-        let request = vm.hotplugs.recv().await.unwrap();
-        assert!(matches!(&request.action, HotplugAction::DetachNic(name) if name == "lan"), "{request:?}");
-        vm.events.send(Event::Nic(NicChange::Gone("lan".into()))).unwrap();
-        request.reply.send(None).unwrap();
-        assert_eq!(detached.await.unwrap(), None);
-        assert!(!has_lan());
-        let again = HotplugCommand::DetachNic("lan".to_owned());
-        assert_eq!(scene.handle.hotplug(again).await, None, "it is gone");
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,49 +110,6 @@ async fn a_nic_comes_and_goes() {
     launcher.dismiss().await;
 }
 
-/// A NIC that the VM is started with goes as one that was attached, where the node agent has made it so.
-#[tokio::test]
-async fn a_nic_of_the_start_goes() {
-    const TAP: &str = "vireo-test-nic2";
-    let open = || vireo_vmm::sys::tap::open(TAP);
-    let tap = match open() {
-        Ok(tap) => tap,
-        Err(error) => {
-            eprintln!("SKIPPED: no tap can be made: {error}");
-            return;
-        }
-    };
-    let mut launcher = LaunchedVm::start().await;
-    let disk = guest::disk(launcher.directory.path());
-    files::pass(&launcher.path(FILES_SOCKET), &[(files::tap_name(TAP, 0), tap)]).unwrap();
-    let nic = Interface {
-        name: "lan".to_owned(),
-        mac: "02:00:00:00:00:07".to_owned(),
-        tap: TAP.to_owned(),
-        link_down: true,
-        detachable: true,
-        ..Interface::default()
-    };
-    let request =
-        LaunchRequest { hotplug: true, nic_hotplug: true, interfaces: vec![nic], ..launcher.request(&disk) };
-    launcher.up(request).await;
-    let state = launcher.until("the NIC", |state| !down(state).is_empty()).await;
-    assert_eq!(down(&state), ["lan"]);
-    let mut console = launcher.console().await;
-    read_until(&mut console, guest::READY).await;
-    let kept = launcher.detach_nic("lan").await.expect("a boot sector lets go of nothing");
-    assert!(kept.code() == Code::Conflict && kept.detail.contains("the guest"), "{kept:?}");
-    assert!(open().is_err(), "the VM has the tap");
-    assert_eq!(launcher.lifecycle(LifecycleCommand::Reset).await, None);
-    launcher.until("the end of the NIC", |state| down(state).is_empty()).await;
-    assert_eq!(launcher.detach_nic("lan").await, None, "it is gone");
-    drop(open().expect("the tap is free"));
-    read_until(&mut console, guest::READY).await;
-    launcher.client.kill(KillRequest {}).await.unwrap();
-    launcher.outcome().await;
-    launcher.dismiss().await;
-}
-
 fn targets(state: &State) -> Vec<(&str, &str)> {
     state.volumes.iter().map(|volume| (volume.name.as_str(), volume.target.as_str())).collect()
 }

@@ -7,7 +7,7 @@ use vireo_api::v1::{
 
 use super::conditions::{FailureReason, Own, conditions};
 use super::declared::{self, LiveChange};
-use super::instance::{Start, StartError, is_outdated, template_generation};
+use super::instance::{self, Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::memory_dump::DumpVolume;
 use super::printable::printable;
@@ -205,7 +205,9 @@ fn apply_volumes(action: Action, observed: &Observed<'_>, status: &VirtualMachin
         (Action::Wait, Some(request)) => Action::ApplyVolumes(Box::new(request.clone())),
         (Action::Wait, None) => {
             let dump = memory_dump::change(status, observed.vm, observed.instance);
-            let declared = || declared::change(&template(observed)?.spec, observed.instance);
+            let started_with = observed.revision.and_then(instance::started_with);
+            let declared =
+                || declared::change(&template(observed)?.spec, observed.instance, started_with.as_ref());
             dump.map(Action::ApplyMemoryDump)
                 .or_else(|| declared().map(|change| Action::SyncInstance(Box::new(change))))
                 .unwrap_or(Action::Wait)

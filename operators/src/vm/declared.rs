@@ -102,10 +102,12 @@ pub(super) fn needs_restart(
     })
 }
 
-/// How the volumes and NICs of a running instance have to change, if they do.
+/// How the volumes and NICs of a running instance have to change, if they do. `started_with` is the spec of the template at its
+/// start, if that is known.
 pub(super) fn change(
     template: &VirtualMachineInstanceSpec,
     instance: Option<&VirtualMachineInstance>,
+    started_with: Option<&VirtualMachineInstanceSpec>,
 ) -> Option<LiveChange> {
     let instance = alive(instance)?;
     let (has, wanted) = (&instance.spec.volumes, &template.volumes);
@@ -119,7 +121,7 @@ pub(super) fn change(
     let change = LiveChange {
         removed: removed.map(|volume| volume.name.clone()).collect(),
         added: added.map(|volume| (volume.clone(), disk(volume, template).cloned())).collect(),
-        nics: NicChange::of(template, instance),
+        nics: NicChange::of(template, instance, started_with),
         shared: ephemeral(instance).filter(is_shared).map(str::to_owned).collect(),
     };
     (change != LiveChange::default()).then_some(change)

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use vireo_api::names::RESERVED_VMI_ANNOTATIONS;
 use vireo_api::v1::{
     API_VERSION, Matcher, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
+    VirtualMachineInstanceSpec, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
 };
 
 use super::volumes::fixed;
@@ -106,6 +106,12 @@ impl Revision {
 /// The generation of the VM that an instance was made from.
 pub(super) fn template_generation(instance: &VirtualMachineInstance) -> Option<i64> {
     instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
+}
+
+/// The spec of the template that an instance was made from, by its revision.
+pub(super) fn started_with(revision: &Value) -> Option<VirtualMachineInstanceSpec> {
+    let spec = VirtualMachineSpec::deserialize(revision.get("spec")?).ok()?;
+    Some(spec.template?.spec)
 }
 
 /// Whether the template says something else than when the instance was made from it.

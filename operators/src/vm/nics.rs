@@ -1,7 +1,7 @@
 //! NICs that are plugged into a running instance and unplugged as its VM's template has it.
 //!
 //! A NIC comes when the template has it, and is unplugged when its state there is `absent`. Once the guest has released it, it leaves
-//! the instance and the template, also where the instance was started with it.
+//! the instance and the template. A NIC that the instance was started with goes with its next start.
 
 use vireo_api::spec::NetworkAttachment;
 use vireo_api::v1::{Interface, Network, VirtualMachineInstance, VirtualMachineInstanceSpec};
@@ -17,9 +17,13 @@ pub(super) struct NicChange {
 }
 
 impl NicChange {
-    pub(super) fn of(template: &VirtualMachineInstanceSpec, instance: &VirtualMachineInstance) -> Self {
+    pub(super) fn of(
+        template: &VirtualMachineInstanceSpec,
+        instance: &VirtualMachineInstance,
+        started_with: Option<&VirtualMachineInstanceSpec>,
+    ) -> Self {
         Self {
-            states: states(template, &instance.spec),
+            states: states(template, &instance.spec, started_with),
             added: added(template, instance),
             removed: removed(template, instance),
         }
@@ -63,13 +67,13 @@ pub(super) fn retain(
     spec.networks.retain(|network| !left.contains(&network.name));
 }
 
-/// Whether a NIC of a spec gets into an instance that runs, and out of it: one of virtio on a bridge to a secondary network, whose place in the
-/// guest the spec does not choose.
-pub(super) fn is_hotpluggable(nic: &Interface, spec: &VirtualMachineInstanceSpec) -> bool {
+/// Whether a NIC of a template gets into an instance that runs: one of virtio on a bridge to a secondary network, whose place in the
+/// guest the template does not choose.
+pub(super) fn is_hotpluggable(nic: &Interface, template: &VirtualMachineInstanceSpec) -> bool {
     let is_virtio = ["", "virtio"].contains(&nic.model.as_str());
     let is_placed = nic.boot_order.is_some() || !nic.pci_address.is_empty();
-    let is_off = spec.domain.devices.disable_hotplug == Some(true);
-    nic.bridge.is_some() && is_on_secondary(spec, &nic.name) && is_virtio && !is_placed && !is_off
+    let is_off = template.domain.devices.disable_hotplug == Some(true);
+    nic.bridge.is_some() && is_on_secondary(template, &nic.name) && is_virtio && !is_placed && !is_off
 }
 
 fn is_on_secondary(spec: &VirtualMachineInstanceSpec, nic: &str) -> bool {
@@ -77,8 +81,8 @@ fn is_on_secondary(spec: &VirtualMachineInstanceSpec, nic: &str) -> bool {
     multus.and_then(NetworkAttachment::read).is_some_and(|attachment| !attachment.is_default())
 }
 
-/// Whether an instance has a NIC on a secondary network that its template no longer has and that does not leave it before, or has
-/// otherwise: with another MAC address, say.
+/// Whether an instance has a NIC on a secondary network that its template no longer has, or has otherwise: with another MAC
+/// address, say.
 pub(super) fn needs_restart(
     template: &VirtualMachineInstanceSpec,
     instance: &VirtualMachineInstance,
@@ -86,9 +90,8 @@ pub(super) fn needs_restart(
     let nics = instance.spec.domain.devices.interfaces.iter();
     let mut secondary = nics.filter(|nic| !nic.is_absent() && is_on_secondary(&instance.spec, &nic.name));
     secondary.any(|nic| {
-        find(template, &nic.name).is_none_or(|wanted| match wanted.is_absent() {
-            true => !is_hotpluggable(nic, &instance.spec),
-            false => placed(wanted, template) != placed(nic, &instance.spec),
+        find(template, &nic.name).is_none_or(|wanted| {
+            !wanted.is_absent() && placed(wanted, template) != placed(nic, &instance.spec)
         })
     })
 }
@@ -103,7 +106,6 @@ fn placed(nic: &Interface, spec: &VirtualMachineInstanceSpec) -> (Interface, Opt
 /// Removes the NICs that came to a template since the start, or left it, from both: an instance gets and loses them while it runs.
 pub(super) fn forget_hotplugged(then: &mut VirtualMachineInstanceSpec, now: &mut VirtualMachineInstanceSpec) {
     retain(then, |nic, _| !nic.is_absent());
-    retain(now, |nic, now| !(nic.is_absent() && is_hotpluggable(nic, now)));
     let before = then.clone();
     retain(then, |nic, then| !is_hotpluggable(nic, then) || find(now, &nic.name).is_some());
     retain(now, |nic, now| !is_hotpluggable(nic, now) || find(&before, &nic.name).is_some());
@@ -121,13 +123,16 @@ fn network<'s>(spec: &'s VirtualMachineInstanceSpec, name: &str) -> Option<&'s N
 fn states(
     template: &VirtualMachineInstanceSpec,
     instance: &VirtualMachineInstanceSpec,
+    started_with: Option<&VirtualMachineInstanceSpec>,
 ) -> Vec<(String, String)> {
     let is_down = |nic: &Interface| nic.state == "down";
+    let was_plugged =
+        |name: &str| started_with.is_some_and(|then| find(then, name).is_none_or(Interface::is_absent));
     let nics = instance.domain.devices.interfaces.iter().filter(|nic| !nic.is_absent());
     let state = |has: &Interface| {
         let wanted = find(template, &has.name)?;
         match wanted.is_absent() {
-            true => is_hotpluggable(has, instance).then_some(Interface::ABSENT),
+            true => was_plugged(&has.name).then_some(Interface::ABSENT),
             false if is_down(wanted) == is_down(has) => None,
             false => Some(if is_down(wanted) { "down" } else { "up" }),
         }

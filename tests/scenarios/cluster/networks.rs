@@ -73,7 +73,6 @@ pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.on_node(&format!("ping -c 3 -W 5 {primary}"))?;
     is_instead_of_the_pods(vireo)?;
     is_plugged(vireo)?;
-    is_unplugged(vireo)?;
     guest::is_shut_down_by_its_deletion(vireo, "networks", login)?;
     vireo.ok(&format!("delete crd {CRD} {LIMIT}"));
     removed(vireo)?;
@@ -110,7 +109,7 @@ fn is_instead_of_the_pods(vireo: &Vireo<'_>) -> Result<(), HostError> {
 /// A NIC is plugged into a guest that runs and unplugged again, as the VM has it; the node agent is replaced meanwhile.
 fn is_plugged(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a NIC is plugged into a guest that runs");
-    vireo.feed("create -f -", &vm("plugged", "{name: default, masquerade: {}}", "{name: default, pod: {}}"));
+    vireo.feed("create -f -", &vm_with_a_nic());
     let uid = vireo.phase("plugged", "Running")?["metadata"]["uid"].clone();
     let mut login = Login::over(vireo.console_process("plugged")?);
     login.log_in()?;
@@ -143,31 +142,6 @@ fn is_plugged(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(vireo.becomes("vmi plugged", "goes on", |_| true)?["metadata"]["uid"], uid);
     vireo.ok(&format!("delete vm plugged {LIMIT}"));
     vireo.gone("plugged")
-}
-
-/// A NIC is unplugged from a guest that was started with it.
-fn is_unplugged(vireo: &Vireo<'_>) -> Result<(), HostError> {
-    vireo.step("a guest loses a NIC that it was started with");
-    let nics =
-        format!("{{name: default, masquerade: {{}}}}, {{name: lan, bridge: {{}}, macAddress: '{MAC}'}}");
-    let networks = "{name: default, pod: {}}, {name: lan, multus: {networkName: lan}}";
-    vireo.feed("create -f -", &vm("started", &nics, networks));
-    let uid = vireo.phase("started", "Running")?["metadata"]["uid"].clone();
-    let mut login = Login::over(vireo.console_process("started")?);
-    login.log_in()?;
-    is_used(vireo, "started", &mut login)?;
-    let state = "/spec/template/spec/domain/devices/interfaces/1/state";
-    let absent = json!([{"op": "add", "path": state, "value": "absent"}]);
-    vireo.ok(&format!("patch vm started --type=json -p '{absent}'"));
-    is_released(vireo, "started", &mut login)?;
-    let vm = vireo.becomes("vm started", "forgets the NIC", |vm| {
-        let nics = &vm["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"];
-        nics.as_array().is_some_and(|nics| nics.len() == 1)
-    })?;
-    assert!(condition(&vm, "RestartRequired").is_null(), "{:#}", vm["status"]);
-    assert_eq!(vireo.becomes("vmi started", "goes on", |_| true)?["metadata"]["uid"], uid);
-    vireo.ok(&format!("delete vm started {LIMIT}"));
-    vireo.gone("started")
 }
 
 /// The network `lan`.
@@ -227,13 +201,13 @@ pub(super) fn lan_below(path: &str) -> String {
     .to_string()
 }
 
-/// A VM with NICs on networks.
-fn vm(name: &str, nics: &str, networks: &str) -> String {
-    let instance = with_a_nic(name, nics, networks);
+/// A VM with one NIC.
+fn vm_with_a_nic() -> String {
+    let instance = with_a_nic("plugged", "{name: default, masquerade: {}}", "{name: default, pod: {}}");
     let spec =
         instance.split_once("spec:\n").map(|(_, spec)| spec.replace("\n  ", "\n      ")).unwrap_or_default();
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: {name}}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n    {spec}"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: plugged}}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n    {spec}"
     )
 }
 

@@ -50,10 +50,6 @@ struct World {
 
 impl World {
     fn new(hotplug: &Hotplug) -> Self {
-        Self::build(hotplug).unwrap()
-    }
-
-    fn build(hotplug: &Hotplug) -> Result<Self, HotplugError> {
         let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
         let range = [RamRange { start: 0, len: RAM }];
         let root = Arc::new(Root::new((&mmio, &pio), &range, Arc::new(FakePins::default())).unwrap());
@@ -67,8 +63,8 @@ impl World {
             threads: ThreadHook::default(),
         };
         let slots = Arc::new(Slots::new(controller, host));
-        hotplug.begin(&slots, &root)?;
-        Ok(Self { mmio, _pio: pio, root, power, slots })
+        hotplug.begin(&slots, &root).unwrap();
+        Self { mmio, _pio: pio, root, power, slots }
     }
 
     /// The IDs of what is in a slot.
@@ -196,37 +192,6 @@ fn a_reset_keeps_disks_but_those_that_are_to_go() {
     hotplug.detach(4).unwrap();
     vm.eject(vm.register(DOWN));
     assert_eq!(*released.lock().unwrap(), [3, 4]);
-}
-
-#[test]
-fn a_vm_starts_with_devices_that_can_be_detached() {
-    let (hotplug, released) = hotplug();
-    hotplug.add_before_start(disk());
-    hotplug.add_before_start(disk().attach(Attachment::Scsi(DiskDevice::Disk)));
-    assert_eq!((hotplug.slots_of_start(), hotplug.slot_count()), (vec![], HOTPLUG_SLOTS + 2));
-    let vm = World::new(&hotplug);
-    assert_eq!((hotplug.slots_of_start(), hotplug.slot_count()), (vec![2, 3], HOTPLUG_SLOTS + 2));
-    assert_eq!((vm.ids(2), vm.ids(3), vm.ids(4)), (BLOCK, SCSI, EMPTY));
-    assert_eq!((vm.register(UP), vm.take_event()), (0, false), "they are there from the start");
-    assert_eq!(hotplug.attach(disk()).unwrap(), 4);
-
-    hotplug.detach(2).unwrap();
-    assert_eq!(vm.register(DOWN), 0b100);
-    vm.eject(0b100);
-    assert_eq!((vm.ids(2), released.lock().unwrap().clone()), (EMPTY, vec![2]));
-    vm.root.stop();
-    drop(vm);
-    let vm = World::new(&hotplug);
-    let ids: Vec<_> = (2..5).map(|slot| vm.ids(slot)).collect();
-    assert_eq!(ids, [EMPTY, SCSI, BLOCK], "a reset does not bring it back");
-    assert_eq!(hotplug.slot_count(), HOTPLUG_SLOTS + 2, "the guest's tables stay as they are");
-}
-
-#[test]
-fn a_vm_whose_devices_do_not_fit_does_not_start() {
-    let (hotplug, _) = hotplug();
-    (0..4).for_each(|_| hotplug.add_before_start(disk()));
-    assert!(matches!(World::build(&hotplug), Err(HotplugError::Full)), "there are three slots");
 }
 
 #[test]

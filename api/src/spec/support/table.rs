@@ -119,7 +119,7 @@ sections! {
         Both "domain.devices.interfaces[].ports[].protocol", "";
         Refused "domain.devices.interfaces[].slirp", "KubeVirt has removed this binding";
         Qemu "domain.devices.interfaces[].sriov", "virtual functions that networks of Multus have, in clusters";
-        Both "domain.devices.interfaces[].state", "also of a guest that runs; `absent` is for NICs on bridges to secondary networks, in clusters";
+        Both "domain.devices.interfaces[].state", "also of a guest that runs; `absent` is for NICs that were hotplugged, on bridges in clusters";
         Both "domain.devices.interfaces[].tag", "in a config drive, with the MAC address; of `bridge` and `sriov` with `macAddress` alone";
     }
     "Names" {

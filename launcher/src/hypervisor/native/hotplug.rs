@@ -54,7 +54,7 @@ pub(super) struct Devices {
     attached: Vec<Volume>,
     /// Of all NICs.
     links: Links,
-    /// The names of the NICs in slots, attached ones and others, and their slots.
+    /// The names of attached NICs and their slots.
     nics: Vec<(String, u8)>,
     waiting: Option<Waiting>,
 }
@@ -92,11 +92,6 @@ impl Devices {
         let launch = launch.clone();
         let (attached, nics) = (Vec::new(), Vec::new());
         Self { launch, slots, media, events, followed, attached, links, nics, waiting: None }
-    }
-
-    /// NICs that the VM was started with, and that can be detached.
-    pub(super) fn started_with(&mut self, nics: impl IntoIterator<Item = (String, u8)>) {
-        self.nics.extend(nics);
     }
 
     /// Executes requests until the VM thread has ended.

@@ -648,23 +648,6 @@ fn bios_is_the_one_that_was_found() {
 }
 
 #[test]
-fn a_nic_that_can_be_detached_has_a_port() {
-    let of = |detachable| {
-        let mut launch = Launch { disks: Vec::new(), ..sample::kernel_boot() };
-        launch.interfaces[0].detachable = detachable;
-        let line = line(&launch, true);
-        let devices = values(&line, "-device").into_iter();
-        devices.filter_map(|text| serde_json::from_str(text).ok()).collect::<Vec<Value>>()
-    };
-    let (fixed, on_port) = (of(false), of(true));
-    let port = json!({"driver": "pcie-root-port", "id": "net0-port", "chassis": 128, "slot": 128});
-    assert_eq!(on_port[0], port, "it takes the slot of the NIC");
-    assert_eq!((&on_port[1]["bus"], &on_port[1]["id"]), (&json!("net0-port"), &json!("device-net0")));
-    assert_eq!(fixed[0]["bus"], Value::Null);
-    assert_eq!(on_port[2..], fixed[1..]);
-}
-
-#[test]
 fn an_open_kvm_is_inherited() {
     let launch = sample::kernel_boot();
     let launch = Launch { disks: Vec::new(), ..launch };

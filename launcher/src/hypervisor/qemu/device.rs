@@ -2,7 +2,6 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::escaped;
-use super::pci::nic_port;
 use super::stats::BALLOON;
 use crate::launch::{Interface, Launch, NicPeer};
 use vireo_vmconfig::{NicModel, Video};
@@ -43,11 +42,6 @@ pub(super) fn devices(args: &mut Args, launch: &Launch, nics: &[Vec<i32>], vhost
     }
 }
 
-/// The back end of the `index`th NIC.
-pub(super) fn backend_id(index: usize) -> String {
-    format!("net{index}")
-}
-
 /// The id of the `index`th NIC.
 pub(super) fn nic_id(index: usize) -> String {
     format!("device-net{index}")
@@ -66,19 +60,11 @@ pub(super) struct Backend<'a> {
 fn nic(args: &mut Args, interface: &Interface, index: usize, (queues, vhost): (&[i32], &[i32])) {
     let names = |fds: &[i32]| fds.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (queues, vhost) = (names(queues), names(vhost));
-    let net = backend_id(index);
+    let net = format!("net{index}");
     args.json("-netdev", &backend(interface, &net, Backend { queues: &queues, vhost: &vhost }));
     let opens_itself = queues.is_empty() && interface.model == NicModel::Virtio;
     let pairs = if opens_itself { interface.queue_pairs } else { queues.len() };
-    let mut device = nic_device(interface, (&nic_id(index), &net), pairs);
-    if interface.detachable {
-        // The root bus lets go of nothing.
-        let port = format!("{net}-port");
-        args.json("-device", &nic_port(&port, index));
-        device["bus"] = json!(port);
-        return args.json("-device", &device);
-    }
-    args.device(device, interface.pci_slot);
+    args.device(nic_device(interface, (&nic_id(index), &net), pairs), interface.pci_slot);
 }
 
 /// The back end of a NIC.

@@ -358,9 +358,8 @@ impl QemuVm {
                 return self.apply_stall_actions(ctx, steps).await;
             }
             VmCommand::SetLink { nic, up } => {
-                // One that was detached may be back, on another device.
-                let fixed = || self.nics.iter().position(|name| *name == nic).map(nic_id);
-                if let Some(device) = self.nic_hotplug.device_of(&nic).or_else(fixed) {
+                let fixed = self.nics.iter().position(|name| *name == nic).map(nic_id);
+                if let Some(device) = fixed.or_else(|| self.nic_hotplug.device_of(&nic)) {
                     self.writer.write_line(&qmp::set_link(&device, up)).await;
                 }
                 return;

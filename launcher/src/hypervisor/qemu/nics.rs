@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use vireo_proto::launcher::Fault;
 
 use super::args::Args;
-use super::device::{Backend, backend, backend_id, nic_device, nic_id};
+use super::device::{Backend, backend, nic_device};
 use super::hotplug::QmpCommand;
 use super::pci::hotplug_port;
 use super::qmp;
@@ -32,37 +32,20 @@ type Reply = oneshot::Sender<Option<Fault>>;
 #[derive(Clone, Debug)]
 struct Nic {
     interface: Box<Interface>,
-    origin: Origin,
+    /// Part of the names of its QEMU objects; never reused.
+    number: u32,
+    port: usize,
     /// QEMU has no device of it any more.
     device_gone: bool,
 }
 
-/// How a NIC came to the VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    /// The VM was started with it, at this index, in a port of its own.
-    Start(usize),
-    /// It was attached to a port.
-    Plugged {
-        /// Part of the names of its QEMU objects; never reused.
-        number: u32,
-        port: usize,
-    },
-}
-
 impl Nic {
     fn backend(&self) -> String {
-        match self.origin {
-            Origin::Start(index) => backend_id(index),
-            Origin::Plugged { number, .. } => format!("plugged-net{number}"),
-        }
+        format!("plugged-net{}", self.number)
     }
 
     fn device(&self) -> String {
-        match self.origin {
-            Origin::Start(index) => nic_id(index),
-            Origin::Plugged { .. } => format!("device-{}", self.backend()),
-        }
+        format!("device-{}", self.backend())
     }
 }
 
@@ -119,7 +102,7 @@ impl Files {
     }
 }
 
-/// All NICs of a VM that can be detached: those that are attached while it runs, and those that it was started with as such.
+/// All NICs that are attached to a VM while it runs.
 #[derive(Debug)]
 pub(super) struct NicHotplug {
     has_ports: bool,
@@ -132,12 +115,7 @@ pub(super) struct NicHotplug {
 impl NicHotplug {
     pub(super) fn of(launch: &Launch) -> Self {
         let has_ports = has_ports(launch);
-        let of_start = launch.interfaces.iter().enumerate().filter(|(_, interface)| interface.detachable);
-        let nics = of_start.map(|(index, interface)| {
-            let interface = Box::new(interface.clone());
-            Nic { interface, origin: Origin::Start(index), device_gone: false }
-        });
-        Self { has_ports, nics: nics.collect(), operation: None, count: 0, changes: Vec::new() }
+        Self { has_ports, nics: Vec::new(), operation: None, count: 0, changes: Vec::new() }
     }
 
     /// Whether it could begin with another NIC.
@@ -158,7 +136,7 @@ impl NicHotplug {
         std::mem::take(&mut self.changes)
     }
 
-    /// The device of a NIC that can be detached.
+    /// The device of an attached NIC.
     pub(super) fn device_of(&self, name: &str) -> Option<String> {
         self.nics.iter().find(|nic| nic.interface.name == name).map(Nic::device)
     }
@@ -175,13 +153,12 @@ impl NicHotplug {
             answer(reply, None);
             return None;
         }
-        let is_in = |nic: &Nic, at: usize| matches!(nic.origin, Origin::Plugged { port, .. } if port == at);
-        let refused = match (0..PORTS).find(|port| !self.nics.iter().any(|nic| is_in(nic, *port))) {
+        let taken = |port: &usize| self.nics.iter().any(|nic| nic.port == *port);
+        let refused = match (0..PORTS).find(|port| !taken(port)) {
             Some(port) if self.has_ports => {
                 self.count += 1;
                 let files = Files::of(self.count, files);
-                let origin = Origin::Plugged { number: self.count, port };
-                let nic = Nic { interface, origin, device_gone: false };
+                let nic = Nic { interface, number: self.count, port, device_gone: false };
                 return self.take_file(
                     Operation { nic, stage: Stage::AddBackend, files, reply: Some(reply), fault: None },
                     0,
@@ -239,8 +216,7 @@ impl NicHotplug {
         match (operation.stage, answer) {
             (Stage::TakeFile(position), Ok(())) => self.take_file(operation, position + 1),
             (Stage::AddBackend, Ok(())) => {
-                let Origin::Plugged { port, .. } = operation.nic.origin else { return None };
-                let line = add_device(&operation.nic, port, operation.files.queues.len());
+                let line = add_device(&operation.nic, operation.files.queues.len());
                 self.advance(operation, Stage::AddDevice, line)
             }
             (Stage::AddDevice, Ok(())) if !operation.nic.interface.link_up => {
@@ -301,7 +277,7 @@ impl NicHotplug {
 
     /// QEMU has nothing of a NIC any more.
     fn end_gone(&mut self, operation: Operation) -> Option<QmpCommand> {
-        self.nics.retain(|nic| nic.origin != operation.nic.origin);
+        self.nics.retain(|nic| nic.number != operation.nic.number);
         self.changes.push(NicChange::Gone(operation.nic.interface.name));
         reply_to(operation.reply, operation.fault);
         self.clean_up()
@@ -381,9 +357,9 @@ fn add_backend(Operation { nic, files, .. }: &Operation) -> String {
     line("netdev_add", &backend(&nic.interface, &nic.backend(), queues))
 }
 
-fn add_device(nic: &Nic, port: usize, pairs: usize) -> String {
+fn add_device(nic: &Nic, pairs: usize) -> String {
     let mut device = nic_device(&nic.interface, (&nic.device(), &nic.backend()), pairs);
-    device["bus"] = json!(port_name(port));
+    device["bus"] = json!(port_name(nic.port));
     line("device_add", &device)
 }
 

@@ -23,15 +23,6 @@ pub(super) fn hotplug_port(id: &str, function: usize) -> Value {
     })
 }
 
-/// The first chassis of these ports; those of host devices have lower ones.
-const NIC_CHASSIS: usize = 128;
-
-/// A port for a NIC that is there from the start and can be detached, in the slot that the NIC would have.
-pub(super) fn nic_port(id: &str, index: usize) -> Value {
-    let chassis = NIC_CHASSIS + index;
-    json!({ "driver": "pcie-root-port", "id": id, "chassis": chassis, "slot": chassis })
-}
-
 /// Where the virtio disks of a VM go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {

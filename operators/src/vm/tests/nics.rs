@@ -79,44 +79,17 @@ fn a_nic_is_plugged_and_unplugged_as_the_template_has_it() {
 }
 
 #[test]
-fn a_nic_of_the_start_is_unplugged_too() {
+fn a_nic_of_the_start_is_unplugged_by_the_next_one() {
     let mut world = running(&[("lan", "")]);
     world.guest_has(&["pods", "lan"]);
-    world.template(with(&[("lan", "absent")]));
-    assert_eq!(world.nics(), all(&["lan absent"], &["lan absent"], false), "the guest has it");
-    world.guest_has(&["pods"]);
-    assert_eq!(world.nics(), all(&[], &[], false));
-    world.template(with(&[("lan", "")]));
-    assert_eq!(world.nics(), all(&["lan"], &["lan"], false), "it is back");
-}
-
-#[test]
-fn a_nic_of_the_start_that_stays_is_unplugged_by_the_next_one() {
-    // The last one is without `state: absent`.
-    for (change, value, state) in [
-        ("/domain/devices/interfaces/1/model", json!("e1000"), Some("absent")),
-        ("/domain/devices/interfaces/1/pciAddress", json!("0000:00:05.0"), Some("absent")),
-        ("/domain/devices/interfaces/1/bootOrder", json!(1), Some("absent")),
-        ("/domain/devices/disableHotplug", json!(true), Some("absent")),
-        ("/domain/devices/interfaces/1/model", json!("virtio"), None),
-    ] {
-        let changed = |state: &str| {
-            let mut spec = with(&[("lan", state)]);
-            let (parent, field) = change.rsplit_once('/').unwrap();
-            spec.pointer_mut(parent).unwrap()[field] = value.clone();
-            spec
-        };
-        let mut world = World::new("Always");
-        world.template(changed(""));
-        assert!(world.runs());
-        world.guest_has(&["pods", "lan"]);
-        world.template(state.map_or_else(|| with(&[]), changed));
-        let shown: &[&str] = if state.is_some() { &["lan absent"] } else { &[] };
-        assert_eq!(world.nics(), all(shown, &["lan"], true), "{change}");
-        world.restart(RestartOptions::default()).unwrap();
-        world.settle();
-        assert_eq!(world.nics(), all(&[], &[], false), "{change}");
+    for (template, shown) in [(&[("lan", "absent")][..], &["lan absent"][..]), (&[], &[])] {
+        world.template(with(template));
+        assert_eq!(world.nics(), all(shown, &["lan"], true), "{template:?}");
     }
+    world.template(with(&[("lan", "absent")]));
+    world.restart(RestartOptions::default()).unwrap();
+    world.settle();
+    assert_eq!(world.nics(), all(&[], &[], false));
 }
 
 #[test]

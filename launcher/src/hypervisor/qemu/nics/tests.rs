@@ -97,47 +97,19 @@ fn a_nic_comes_and_goes() {
 }
 
 #[test]
-fn a_nic_of_the_start_goes_if_it_can() {
-    let (fixed, goes) = (nic("fixed"), Interface { detachable: true, ..nic("lan") });
-    let launch =
-        Launch { hotplug: true, nic_hotplug: true, interfaces: vec![fixed, goes], ..sample::kernel_boot() };
-    let mut world = World { nics: NicHotplug::of(&launch), ..World::new() };
-    assert_eq!(world.nics.device_of("lan").as_deref(), Some("device-net1"));
-    assert_eq!(world.nics.device_of("fixed"), None);
-    assert_eq!(world.detach("lan"), "device_del device-net1");
-    assert_eq!(world.answered(&[Ok(())]), [""], "the guest is to release it");
-    assert_eq!(command(world.nics.deleted("device-net1")), "netdev_del net1");
-    assert_eq!(world.answered(&[Ok(())]), [""]);
-    assert_eq!((world.reply(), world.nics.take_changes()), (None, gone("lan")));
-    // Its port is its own.
-    for number in 0..PORTS {
-        world.attached(&format!("n{number}"));
-    }
-    world.detach("n0");
-    world.answered(&[Ok(())]);
-    world.nics.deleted("device-plugged-net1");
-    world.answered(&[Ok(())]);
-    world.reply();
-    world.nics.take_changes();
-    world.attached("lan");
-    assert_eq!(world.nics.device_of("lan").as_deref(), Some("device-plugged-net5"));
-}
-
-#[test]
 fn the_descriptors_of_a_back_end_are_named() {
     let files = Files {
         queues: vec!["tap1-0".into(), "tap1-1".into()],
         vhost: vec!["vhost1-0".into(), "vhost1-1".into()],
         left: Vec::new(),
     };
-    let origin = Origin::Plugged { number: 1, port: 2 };
-    let nic = Nic { interface: Box::new(nic("lan")), origin, device_gone: false };
+    let nic = Nic { interface: Box::new(nic("lan")), number: 1, port: 2, device_gone: false };
     let operation = Operation { nic, stage: Stage::AddBackend, files, reply: None, fault: None };
     let sent: Value = serde_json::from_str(&add_backend(&operation)).unwrap();
     let expected = json!({"type": "tap", "id": "plugged-net1", "fds": "tap1-0:tap1-1", "vhost": true,
         "vhostfds": "vhost1-0:vhost1-1"});
     assert_eq!(sent["arguments"], expected);
-    let sent: Value = serde_json::from_str(&add_device(&operation.nic, 2, 2)).unwrap();
+    let sent: Value = serde_json::from_str(&add_device(&operation.nic, 2)).unwrap();
     let device = &sent["arguments"];
     assert_eq!((&device["bus"], &device["mq"]), (&json!("nic-port2"), &json!(true)));
     assert_eq!((&device["driver"], &device["netdev"]), (&json!("virtio-net-pci"), &json!("plugged-net1")));
