@@ -73,6 +73,8 @@ pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.on_node(&format!("ping -c 3 -W 5 {primary}"))?;
     is_instead_of_the_pods(vireo)?;
     is_plugged(vireo)?;
+    // Its console was lost with the node agent that was replaced. It answers when it is connected again.
+    login.run("true")?;
     guest::is_shut_down_by_its_deletion(vireo, "networks", login)?;
     vireo.ok(&format!("delete crd {CRD} {LIMIT}"));
     removed(vireo)?;
