@@ -4,6 +4,7 @@ mod history;
 mod waiting;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use futures_util::stream::{SplitSink, SplitStream};
@@ -31,6 +32,8 @@ const KEYS: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long another connection is tried for when one is lost: a node agent that is replaced is back before.
 const RECONNECT: Duration = Duration::from_secs(120);
+/// How long one of these attempts may take: where the former node agent was, nothing answers.
+const ATTEMPT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum ConsoleError {
@@ -149,17 +152,19 @@ async fn stay(
 /// Another connection to the same guest, if there is one in time.
 async fn reconnect(client: &Client, (name, same): (&str, &str)) -> Option<WebSocketStream<Connection>> {
     let (object, console) = (client.vmi(name), client.subresource(name, "console"));
+    let attempt = async || match client.get(&object).await {
+        Ok(vmi) if uid(&vmi) != same || phase(&vmi) != "Running" => ControlFlow::Break(None),
+        Ok(_) => match client.stream(&console).await {
+            Ok(stream) => ControlFlow::Break(Some(stream)),
+            Err(_) => ControlFlow::Continue(()),
+        },
+        Err(ClientError::Refused { code, .. }) if code.is_client_error() => ControlFlow::Break(None),
+        Err(_) => ControlFlow::Continue(()),
+    };
     let connect = async {
         loop {
-            match client.get(&object).await {
-                Ok(vmi) if uid(&vmi) != same || phase(&vmi) != "Running" => return None,
-                Ok(_) => {
-                    if let Ok(stream) = client.stream(&console).await {
-                        return Some(stream);
-                    }
-                }
-                Err(ClientError::Refused { code, .. }) if code.is_client_error() => return None,
-                Err(_) => {}
+            if let Ok(ControlFlow::Break(outcome)) = timeout(ATTEMPT, attempt()).await {
+                return outcome;
             }
             sleep(PATIENCE).await;
         }

@@ -63,6 +63,26 @@ async fn the_escape_leaves_though_the_guest_reads_nothing() {
     assert!(finish(child).await.status.success());
 }
 
+/// The first attempt is not answered, as by the address of a Pod that is gone.
+#[tokio::test]
+async fn a_connection_that_is_lost_is_replaced() {
+    let handler = Handler::start();
+    let child = console(&handler);
+    let runs = r#"{"metadata":{"uid":"1"},"status":{"phase":"Running"}}"#;
+    handler.answer("200 OK", runs).await;
+    drop(handler.websocket("console").await);
+    handler.answer("200 OK", runs).await;
+    let _silent = handler.accept().await;
+    handler.answer("200 OK", runs).await;
+    let mut guest = handler.websocket("console").await;
+    guest.send(Message::binary("welcome")).await.expect("virtctl reads");
+    guest.close(None).await.expect("virtctl is still there");
+    let output = finish(child).await;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains("Connected again."), "{stderr}");
+    assert_eq!(output.stdout, b"welcome");
+}
+
 #[tokio::test]
 async fn errors_are_printed() {
     let handler = Handler::start();
