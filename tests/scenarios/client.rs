@@ -76,6 +76,14 @@ impl<'h> Client<'h> {
         }
     }
 
+    /// Applies a manifest. Each of its fields has its effect: `kubectl` prints no warning.
+    pub(crate) fn apply_without_warnings(&self, manifest: &str) -> Result<(), HostError> {
+        let applied = self.kubectl("apply -f -", Some(manifest))?;
+        assert!(!applied.stderr.contains("Warning"), "{}", applied.stderr);
+        applied.ok();
+        Ok(())
+    }
+
     /// Runs `kubectl`, with something to read if it is given.
     pub(crate) fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
         if let Place::Host(outside) = &self.place

@@ -121,9 +121,7 @@ fn starts<'h>(
     let domain = format!("{timer}    features: {features}\n    devices:\n      {devices}\n");
     let vmi =
         manifest(standalone.host(), name).replace("      rng: {}\n", "").replace("    devices:\n", &domain);
-    let applied = standalone.kubectl("apply -f -", Some(&vmi))?;
-    assert!(!applied.stderr.contains("Warning"), "{}", applied.stderr);
-    applied.ok();
+    standalone.apply_without_warnings(&vmi)?;
     standalone.becomes_ready(&format!("vmi/{name}"))?;
     standalone.runs_on(name, "qemu")?;
     let mut guest = standalone.console(name)?;

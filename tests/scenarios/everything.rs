@@ -604,9 +604,7 @@ fn has_everything(host: &Host, place: Place) -> Result<(), HostError> {
     if place == Place::Here {
         registry::secret(&standalone, "puller", PASSWORD)?;
     }
-    let applied = standalone.kubectl("apply -f -", Some(&vm(host, place)))?;
-    assert!(!applied.stderr.contains("Warning"), "{}", applied.stderr);
-    applied.ok();
+    standalone.apply_without_warnings(&vm(host, place))?;
     let key = Shell::make_key(host, "key")?;
     set_key(&standalone, &key)?;
     eventually("the VM runs", BOOT, || {

@@ -49,9 +49,7 @@ fn a_guest_has_the_platform_that_its_manifest_chooses_here() -> Result<(), HostE
             "        masquerade: {}\n        pciAddress: '0000:00:0c.0'\n        acpiIndex: 7\n",
         )
         + VOLUMES;
-    let applied = standalone.kubectl("apply -f -", Some(&vmi))?;
-    assert!(!applied.stderr.contains("Warning"), "{}", applied.stderr);
-    applied.ok();
+    standalone.apply_without_warnings(&vmi)?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     let ahead = guest.run("date +%s", SOON)?.trim().parse::<i64>().expect("a time") - now();

@@ -26,9 +26,7 @@ fn a_guest_has_a_tpm_and_ends_with_it_here() -> Result<(), HostError> {
     let host = host_with_vireo(scratch.path())?.deadline(BOOT).here()?;
     let standalone = Standalone::start(&host)?;
     let vmi = manifest(&host, "one").replace("      rng: {}\n", "      rng: {}\n      tpm: {}\n");
-    let applied = standalone.kubectl("apply -f -", Some(&vmi))?;
-    assert!(!applied.stderr.contains("Warning"), "{}", applied.stderr);
-    applied.ok();
+    standalone.apply_without_warnings(&vmi)?;
     let mut guest = standalone.console("one")?;
     guest.ready()?;
     for (line, expected) in [
