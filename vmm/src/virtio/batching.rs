@@ -32,12 +32,12 @@ impl GivesWay {
         Self { batching: Batching::default(), before: queues.progress() }
     }
 
-    /// The thread was woken and has served what it found. Whether to go on: the host lets the thread choose, and whoever set
-    /// another policy for it has reasons.
+    /// The thread was woken and has served what it found. False when its policy is not to be changed any more: the host
+    /// refuses it, or an administrator has set another one.
     pub(super) fn woken(&mut self, queues: &Queues) -> bool {
         let now = queues.progress();
         let found = now.since(std::mem::replace(&mut self.before, now));
-        // For what is no request, or was found before.
+        // A command, or an event whose requests an earlier wake found.
         if found == 0 {
             return true;
         }

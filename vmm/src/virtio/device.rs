@@ -139,7 +139,7 @@ pub trait Lane: Send {
         true
     }
 
-    /// Whether its thread gives way to the vCPUs where that makes requests come together. Not where a request is urgent.
+    /// Whether its thread may give way to the vCPUs while that makes requests come together.
     fn gives_way(&self) -> bool {
         false
     }

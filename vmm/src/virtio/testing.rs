@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -257,6 +258,24 @@ impl Guest {
         self.memory.write_slice(&bytes, address).unwrap();
     }
 
+    /// Descriptors of [`random_descriptors`].
+    pub(super) fn put_descriptors(&self, descriptors: Vec<(u64, u32, u16, u16)>) {
+        for (index, descriptor) in (0..).zip(descriptors) {
+            self.put_descriptor(index / 16, (index % 16) as u16, descriptor);
+        }
+    }
+
+    /// Makes chains of the first two queues available, and waits until those of the second are answered.
+    pub(super) fn serve_heads(&mut self, heads: Vec<(usize, u16)>) {
+        let answered = heads.iter().filter(|(queue, _)| *queue == 1).count();
+        for (queue, head) in heads {
+            self.put_available(queue, head);
+        }
+        self.kick(0);
+        self.kick(1);
+        self.wait(1, answered);
+    }
+
     pub(super) fn put_available(&mut self, queue: usize, head: u16) {
         let ring = &mut self.rings[queue];
         let slot = u64::from(ring.next_available % ring.size);
@@ -320,4 +339,16 @@ impl Guest {
         self.router.take(VECTOR_DATA + self.rings.len() as u32);
         assert_eq!(self.status() & 0x40, 0x40);
     }
+}
+
+/// All descriptors of two queues of 16: in RAM or anywhere, with any flags, most of which lead to another one.
+pub(super) fn random_descriptors() -> impl Strategy<Value = Vec<(u64, u32, u16, u16)>> {
+    let address = prop_oneof![BUFFERS..BUFFERS + 0x2000, any::<u64>()];
+    let length = prop_oneof![0_u32..64, 1500_u32..1600, any::<u32>()];
+    prop::collection::vec((address, length, 0_u16..8, 0_u16..20), 32)
+}
+
+/// Queues of these, and where chains begin in them.
+pub(super) fn random_heads() -> impl Strategy<Value = Vec<(usize, u16)>> {
+    prop::collection::vec((0_usize..2, 0_u16..16), 1..16)
 }

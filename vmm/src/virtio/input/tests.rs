@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
+use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1, random_descriptors, random_heads};
 use super::*;
 
 /// Where the transport has the device's own configuration.
@@ -152,27 +152,17 @@ proptest! {
     /// Any descriptors in both queues while the pointer moves: nothing panics, no worker hangs, a reset is enough.
     #[test]
     fn random_chains_are_survived(
-        descriptors in prop::collection::vec(
-            (prop_oneof![BUFFERS..BUFFERS + 0x2000, any::<u64>()],
-             prop_oneof![0_u32..64, any::<u32>()], 0_u16..8, 0_u16..20), 32),
-        heads in prop::collection::vec((0_usize..2, 0_u16..16), 1..16),
+        descriptors in random_descriptors(),
+        heads in random_heads(),
         positions in prop::collection::vec((0_u16..101, any::<u8>()), 0..20),
     ) {
         let (mut guest, pointer) = tablet();
         guest.start(VERSION_1, 16);
-        for (index, descriptor) in (0..).zip(descriptors) {
-            guest.put_descriptor(index / 16, u16::try_from(index % 16).unwrap(), descriptor);
-        }
+        guest.put_descriptors(descriptors);
         for (x, buttons) in positions {
             pointer.point(at(x, buttons));
         }
-        let sent = heads.iter().filter(|(queue, _)| *queue == STATUS).count();
-        for (queue, head) in heads {
-            guest.put_available(queue, head);
-        }
-        guest.kick(EVENTS);
-        guest.kick(STATUS);
-        guest.wait(STATUS, sent);
+        guest.serve_heads(heads);
         guest.start(VERSION_1, 64);
         offer(&mut guest, 3);
         pointer.point(at(100, 0));

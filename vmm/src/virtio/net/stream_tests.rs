@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VECTOR_DATA, VERSION_1};
+use super::super::testing::{
+    BUFFERS, EVENT_IDX, Guest, VECTOR_DATA, VERSION_1, random_descriptors, random_heads,
+};
 use super::NetDevice;
 use super::offload::{CTRL_VQ, GUEST_ANNOUNCE, MRG_RXBUF, STATUS};
 use crate::config::{Link, Net};
@@ -525,29 +527,19 @@ proptest! {
     /// Any descriptors in both queues, and any bytes of the peer: nothing panics, no worker hangs, a reset is enough.
     #[test]
     fn random_chains_and_bytes_are_survived(
-        descriptors in prop::collection::vec(
-            (prop_oneof![BUFFERS..BUFFERS + 0x2000, any::<u64>()],
-             prop_oneof![0_u32..64, 1500_u32..1600, any::<u32>()], 0_u16..8, 0_u16..20), 32),
-        heads in prop::collection::vec((0_usize..2, 0_u16..16), 1..16),
+        descriptors in random_descriptors(),
+        heads in random_heads(),
         lens in prop::collection::vec(14_usize..4000, 0..8),
         nonsense in prop::collection::vec(any::<u8>(), 0..64),
         merge in any::<bool>(),
     ) {
         let (mut guest, mut wire, _) = guest();
         guest.start(VERSION_1 | if merge { MRG_RXBUF } else { 0 }, 16);
-        for (index, descriptor) in (0..).zip(descriptors) {
-            guest.put_descriptor(index / 16, u16::try_from(index % 16).unwrap(), descriptor);
-        }
+        guest.put_descriptors(descriptors);
         for len in lens {
             wire.write_all(&framed(&frame(len, 1))).unwrap();
         }
-        let sent = heads.iter().filter(|(queue, _)| *queue == 1).count();
-        for (queue, head) in heads {
-            guest.put_available(queue, head);
-        }
-        guest.kick(0);
-        guest.kick(1);
-        guest.wait(1, sent);
+        guest.serve_heads(heads);
         // It may have closed the connection at the first of them.
         let _ = wire.write_all(&nonsense);
         guest.start(VERSION_1 | MRG_RXBUF, 16);

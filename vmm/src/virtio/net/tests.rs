@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VECTOR_DATA, VERSION_1};
+use super::super::testing::{
+    BUFFERS, EVENT_IDX, Guest, VECTOR_DATA, VERSION_1, random_descriptors, random_heads,
+};
 use super::NetDevice;
 use super::offload::{CTRL_VQ, GUEST_ANNOUNCE, GUEST_CSUM, MQ, MRG_RXBUF, STATUS};
 use super::receive::is_end;
@@ -450,28 +452,18 @@ proptest! {
     /// Any descriptors in both queues while frames arrive: nothing panics, no worker hangs, a reset is enough.
     #[test]
     fn random_chains_are_survived(
-        descriptors in prop::collection::vec(
-            (prop_oneof![BUFFERS..BUFFERS + 0x2000, any::<u64>()],
-             prop_oneof![0_u32..64, 1500_u32..1600, any::<u32>()], 0_u16..8, 0_u16..20), 32),
-        heads in prop::collection::vec((0_usize..2, 0_u16..16), 1..16),
+        descriptors in random_descriptors(),
+        heads in random_heads(),
         frames in prop::collection::vec(0_usize..4000, 0..8),
         merge in any::<bool>(),
     ) {
         let (mut guest, wire) = guest();
         guest.start(VERSION_1 | if merge { MRG_RXBUF | LARGE } else { 0 }, 16);
-        for (index, descriptor) in (0..).zip(descriptors) {
-            guest.put_descriptor(index / 16, u16::try_from(index % 16).unwrap(), descriptor);
-        }
+        guest.put_descriptors(descriptors);
         for len in frames {
             send(&wire, &frame(len, 1));
         }
-        let sent = heads.iter().filter(|(queue, _)| *queue == 1).count();
-        for (queue, head) in heads {
-            guest.put_available(queue, head);
-        }
-        guest.kick(0);
-        guest.kick(1);
-        guest.wait(1, sent);
+        guest.serve_heads(heads);
         guest.start(VERSION_1 | MRG_RXBUF, 16);
         let empty = |_: &()| rustix::net::recv(&wire, &mut [0; 9], rustix::net::RecvFlags::empty()).is_err();
         while !empty(&()) {}
